@@ -20,6 +20,7 @@ from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run_folders import find_runs
 from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
@@ -103,6 +104,30 @@ def test_no_log_or_lock_is_written_through_a_link(tmp_path: Path):
     with pytest.raises(OSError, match="symbolic links"), lock_or_wait(run / ".lock"):
         pass
     assert own.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("name", ["csv", "csv/metrics.csv", "logs", "checkpoints/mine", "mlflow.db"])
+def test_a_run_folder_with_a_link_out_of_it_is_not_written_to(name: str, tmp_path: Path):
+    run, link = tmp_path / "run", tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    (run / "latest").symlink_to("csv")  # one that stays inside
+    folder.refuse_links(run)
+    link.symlink_to(tmp_path / "own")
+    with pytest.raises(ConfigError, match="links that lead out of it"):
+        folder.refuse_links(run)
+
+
+def test_checkpoints_are_written_through_a_link_to_where_the_option_leads(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    store, disk = CheckpointStore.of_run(tmp_path / "run"), tmp_path / "a disk"
+    store.place(disk)  # as a new run does
+    store.require_place(disk)
+    folder.refuse_links(tmp_path / "run")
+    with pytest.raises(ConfigError, match="got a link") as error:
+        store.require_place(store.folder)  # without the option
+    assert f"set '++callbacks.checkpoint.dirpath=\"{disk}\"'" in str(error.value)
+    with pytest.raises(ConfigError, match="for the checkpoints of this run alone"):
+        store.require_place(tmp_path / "other")
 
 
 def test_a_lock_empties_nothing(tmp_path: Path):

@@ -225,6 +225,23 @@ def test_the_options_of_the_command_count_as_typed(evil: Callable[[Change], Path
     assert config_of("train", *own).data.root == "http://127.0.0.1:9/pack"
 
 
+def test_no_checkpoint_is_written_through_a_link_of_a_run_folder(
+    evil: Callable[[Change], Path], tmp_path: Path
+) -> None:
+    folder, mine = evil(lambda config: None).parent.parent, tmp_path / "mine"
+    (folder / "checkpoints").rename(mine)
+    (folder / "checkpoints").symlink_to(mine)
+    resume = [f"resume={folder}", "trainer.max_epochs=7"]
+    (text,) = refusals("train", *resume)
+    (hint,) = shlex.split(text.rpartition("set ")[2].removesuffix("."))
+    assert config_of("train", *resume, hint)  # as for the link of one's own run
+    (folder / "checkpoints").unlink()
+    mine.rename(folder / "checkpoints")
+    (folder / "logs" / "rank0.log").unlink()
+    (folder / "logs" / "rank0.log").symlink_to(tmp_path / "own")
+    assert "links that lead out of it" in refusals("train", *resume)[0]
+
+
 def test_a_file_that_nccl_would_write_is_typed():
     env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": ".bashrc"}
     (mistake,) = refused({"nccl": {"env": env}}, {}, "train", "a checkpoint", [])

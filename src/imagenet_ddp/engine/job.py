@@ -101,7 +101,10 @@ def decide(
         if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
         # a run that died before its first checkpoint starts over in its folder
-        run_dir = new_folder(again=again or (is_typed and bool(config.resume)))
+        may_hold_run = again or (is_typed and bool(config.resume))
+        run_dir = new_folder(again=may_hold_run)
+        if may_hold_run:
+            _require_own_files(run_dir, config)
         messages = (earlier.sentence,) if earlier.sentence else ()
         return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
     from imagenet_ddp.runs.checkpoint_file import KEY, read
@@ -116,6 +119,8 @@ def decide(
         raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
     if earlier.run_dir and is_finished(earlier.run_dir, config, changed):
         return _finished(earlier.run_dir, config)
+    if earlier.run_dir:
+        _require_own_files(earlier.run_dir, config)
     return Job(
         config,
         earlier.run_dir or new_folder(again=again),
@@ -127,6 +132,13 @@ def decide(
         keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
         threads_before=stored.get("threads"),  # None: written by an older version
     )
+
+
+def _require_own_files(run_dir: Path, config: RunConfig) -> None:
+    """Raise ConfigError if a run in this folder would write through links to files elsewhere."""
+    folder.refuse_links(run_dir)
+    if (store := CheckpointStore.of_run(run_dir)).folder.is_symlink():
+        store.require_place(CheckpointStore.planned(config.callbacks, run_dir).folder)
 
 
 _TEXT, _NUMBER = matching(r"(?s).*", "text"), integer(1)

@@ -196,6 +196,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     common = set(request.jobs[0]).intersection(*request.jobs)
     jobs = without_secrets([[word for word in words if word not in common] for words in request.jobs])
     if path.exists():
+        folder.refuse_links(sweep_dir, sweep_dir.glob("*"))
         stored = _stored(sweep_dir).get("jobs", [])
         if stored != jobs:
             raise ConfigError(

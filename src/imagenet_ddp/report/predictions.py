@@ -135,6 +135,8 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     """Evaluate a checkpoint in a process of its own. Return the reason if that failed, else ""."""
     draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
     shutil.rmtree(draft, ignore_errors=True)
+    if draft.is_symlink():  # of which rmtree removes nothing
+        draft.unlink()
     argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
     print(f"Evaluating {checkpoint}", file=sys.stderr)
     # its output would name the draft

@@ -1,11 +1,14 @@
 """The checkpoint files of a run: where they are, which is the newest undamaged one, and whether their disk has room.
 torch is imported only to read a file."""
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import begins_as_zip, nearest_existing, zip_damage
@@ -73,9 +76,16 @@ class CheckpointStore:
             "Hint: start the training again in another folder, without resume=."
         )
 
-    def place(self, wanted: Path) -> None:
-        """Make this folder a link to another one if that is wanted (callbacks.checkpoint.dirpath). Raises ConfigError
-        if one of them holds checkpoints already."""
+    def require_place(self, wanted: Path) -> None:
+        """Raise ConfigError if this folder must not be, or lead to, the wanted one (callbacks.checkpoint.dirpath): a
+        link is followed only to where that option leads, and no folder holds the checkpoints of two runs."""
+        if wanted == self.folder and self.folder.is_symlink():
+            option = f"++{DIRPATH}={QuotedString(str(self.folder.readlink()), Quote.double).with_quotes()}"
+            raise ConfigError(
+                f"{self.folder} must be a folder, because the author of a run folder must not choose where this "
+                f"machine writes, got a link to {self.folder.readlink()}. Hint: if it is yours, set "
+                f"{shlex.quote(option)}."
+            )
         if wanted.resolve() == self.folder.resolve():
             return
         if self.folder.exists() or self.folder.is_symlink() or CheckpointStore(wanted).files():
@@ -83,6 +93,12 @@ class CheckpointStore:
                 f"{DIRPATH} must be a folder for the checkpoints of this run alone, and stay the same, got {wanted}. "
                 f"Hint: leave {DIRPATH} out, or set ++{DIRPATH} to a new folder for a new run."
             )
+
+    def place(self, wanted: Path) -> None:
+        """Make this folder a link to another one if that is wanted. Raises ConfigError as require_place does."""
+        self.require_place(wanted)
+        if wanted.resolve() == self.folder.resolve():
+            return
         try:
             wanted.mkdir(parents=True, exist_ok=True)
             self.folder.symlink_to(wanted.resolve(), target_is_directory=True)

@@ -4,8 +4,10 @@ import errno
 import fcntl
 import glob
 import json
+import os
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -64,7 +66,8 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
 
 def _keep_options(folder: Path, options: Sequence[str] | None) -> None:
     if options is not None and not (folder / MADE_FOR).exists():
-        (folder / MADE_FOR).write_text(json.dumps(without_secrets(list(options))), encoding="utf-8")
+        with suppress(FileExistsError), (folder / MADE_FOR).open("x", encoding="utf-8") as file:  # not through a link
+            file.write(json.dumps(without_secrets(list(options))))
 
 
 def options_of(folder: Path) -> list[str] | None:
@@ -108,6 +111,30 @@ def make_given(
     except OSError as error:
         raise _unusable(folder, error) from error
     return folder
+
+
+def refuse_links(home: Path, paths: Iterable[Path] | None = None) -> None:
+    """Raise ConfigError if links in a folder lead out of it: a folder of somebody else could so lead to any file of
+    this user, which would then be written. paths: where to look; None: everywhere in a run folder but in hidden
+    folders, and at the link to its checkpoints, which CheckpointStore.require_place checks."""
+    found = []
+    for path in _inside(home) if paths is None else paths:
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home.resolve()):
+            found.append(path)
+    if found:
+        raise ConfigError(
+            f"{home} must have no links that lead out of it, because its author must not choose where this machine "
+            f"writes, but {found[0]} leads to {found[0].readlink()}. "
+            f"Hint: run `rm {shlex.join(map(str, found))}`, or put a folder or file there."
+        )
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (
+            path for name in (*folders, *files) if (path := Path(parent, name)) != CheckpointStore.of_run(folder).folder
+        )
 
 
 def holds_results(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, without
-from imagenet_ddp.runs.folder import make_given, make_new
+from imagenet_ddp.runs.folder import make_given, make_new, refuse_links
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import without_secrets
@@ -100,6 +100,7 @@ def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_
             if before.get(key) != content[key]
         ]:
             raise ConfigError(found)
+        refuse_links(folder, [*folder.glob("*"), *folder.glob("trials/*")])
         return folder
     folder = (make_given if is_given else make_new)(folder).resolve()
     atomic_write(folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
