@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import __main__ as report
@@ -73,9 +73,7 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
                     report.read([".", *(word for word in _argv(rest) if "=" in word and word != "out=FOLDER")])
                 else:
                     argv = _argv(rest)
-                    command_line(
-                        verb, search_space.as_overrides(argv) if verb == "tune" else argv, {}, compose_only=True
-                    )
+                    composed(verb, search_space.as_overrides(argv) if verb == "tune" else argv)
             except (ConfigError, ValueError) as error:
                 refused.append(f"{place}: {verb} {rest}\n    {error}")
     assert not refused, "\n".join(refused)

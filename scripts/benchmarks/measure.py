@@ -17,7 +17,7 @@ from typing import Any
 from imagenet_ddp.benchmark import results
 from imagenet_ddp.benchmark.trainings import Measured, Trainings, probed
 from imagenet_ddp.cli.overrides import typed_config
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config.schema.commands import RunConfig
 
 HERE = Path(__file__).resolve().parent
@@ -64,7 +64,7 @@ def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[i
     folder, *words = sys.argv[1:]
     own = dict(word.split("=") for word in words if word.startswith(("repeats=", "steps=")))
     typed = [word for word in words if word.partition("=")[0] not in own]
-    config = typed_config(command_line("train", typed, os.environ, compose_only=True).configs[0], RunConfig)
+    config = typed_config(composed("train", typed).configs[0], RunConfig)
     repeats, steps = int(own.get("repeats", 5)), int(own.get("steps", 20))
     Path(folder).mkdir(parents=True, exist_ok=True)
     with (

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Raises ConfigError with every mistake."""
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
-    submit, found = _validate("submit", own, environ, compose_only=True)
-    request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
+    submit, found = _validate(parse.composed, "submit", own)
+    request, mistakes = _validate(parse.job_elsewhere, sweep.expand_resume(typed), environ)
     found += mistakes
     if submit is None or request is None:
         raise ConfigError(list(dict.fromkeys(found)))
@@ -79,12 +79,10 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     return Plan([*_sbatch(request, options), *typed], note, options.now)
 
 
-def _validate(
-    verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
-) -> tuple[parse.Request | None, list[Mistake]]:
+def _validate(read: Callable[..., parse.Request], *given: Any) -> tuple[parse.Request | None, list[Mistake]]:
     """Return (the request, or None if it cannot be read; its mistakes)."""
     try:
-        return parse.command_line(verb, argv, environ, **how), []
+        return read(*given), []
     except ConfigError as error:
         return error.request if isinstance(error, parse.NotMetError) else None, error.mistakes
 

@@ -19,8 +19,10 @@ STEP = {
 }  # fmt: skip
 
 
-def validate(*arguments: Any, **options: Any) -> list[str]:
-    return list(map(str, check_launch.validate(*arguments, **options)[0]))
+def validate(config: RunConfig, environ: dict[str, str], typed: Sequence[str] = (), **options: Any) -> list[str]:
+    place, found = check_launch.find(config, environ, verb="train", typed=typed)
+    found += check_launch.validate(config, environ, place, typed=typed, **options)
+    return list(map(str, found))
 
 
 def config(**typed: Any) -> RunConfig:

@@ -7,7 +7,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import command_line, composed
 from imagenet_ddp.system.console import exit_on_closed_pipe
 
 
@@ -33,8 +33,9 @@ def test_a_command_that_only_prints_has_no_plan(
 
 def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["experiment=fast", "optim=sgd", "--cfg", "job"]
-    command.with_hydra("train", argv, lambda config: None)
-    (config,) = command_line("train", argv[:2], {}, compose_only=True).configs
+    with pytest.raises(SystemExit):
+        command.request("train", argv)
+    (config,) = composed("train", argv[:2]).configs
     assert OmegaConf.create(capsys.readouterr().out).optim == config.optim
 
 

@@ -26,7 +26,7 @@ def test_it_fits_a_terminal_and_its_examples_and_choices_can_be_typed(verb: str,
         assert (program, option, module) == ("python", "-m", f"imagenet_ddp.{verb}")
         if verb == "tune":
             argv = [token for token in argv if not token.startswith("search.")]  # which tune writes for Hydra first
-        parse.command_line(verb, argv, {}, compose_only=True)
+        parse.composed(verb, argv)
 
 
 def test_the_default_comes_first():

@@ -8,7 +8,7 @@ import yaml
 
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.errors import ConfigError
@@ -37,7 +37,7 @@ def test_each_option_to_type_here_exists_and_takes_the_value():
 
 def mistakes(*argv: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        command_line("train", argv, {"HOME": "/home/ann"}, compose_only=True)
+        composed("train", argv)
     return list(map(str, error.value.mistakes))
 
 

@@ -6,9 +6,8 @@ import pytest
 from helpers.composed_once import compose_once
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.overrides import merge_overrides
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import check, command_line
 from imagenet_ddp.engine.resume import changes
 from imagenet_ddp.errors import ConfigError
 
@@ -42,8 +41,8 @@ def test_it_starts_from_the_checkpoint_and_takes_what_is_typed():
     assert (config.data.name, config.data.root, config.data.image_size) == ("imagefolder", "pets", 224)
     assert (config.data.batch_size, config.trainer.limit_val_batches) == (7, 2)
     assert (config.name, config.trainer.max_epochs, config.checkpoint) == ("old", 30, "x.ckpt")
-    assert validate(config, {}, "evaluate")[0] == []
-    (text,), _ = validate(merged("data.root=gone"), {}, "evaluate")
+    assert check(config, {}, "evaluate", [])[0] == []
+    (text,), _ = check(merged("data.root=gone"), {}, "evaluate", [])
     assert str(text).startswith("data.root must be a folder, but gone (")
 
 
@@ -67,8 +66,8 @@ def test_a_resume_changes_what_only_the_stored_run_has():
     ):
         config = merged("resume=x.ckpt", typed, verb="train", base=base)
         assert config.callbacks.get("early_stopping") == expected
-        assert validate(config, {}, "train")[0] == []
-    (text,), _ = validate(merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base), {}, "train")
+        assert check(config, {}, "train", [])[0] == []
+    (text,), _ = check(merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base), {}, "train", [])
     assert str(text).startswith("callbacks.other must name its class")
     for alone in ((), ("resume=auto",)):
         with pytest.raises(ConfigError, match=r"callbacks.early_stopping.patience does not exist"):

@@ -11,7 +11,8 @@ from helpers.composed_once import compose_once
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.check_config import _long_tmpdir
-from imagenet_ddp.cli.parse import Request, command_line
+from imagenet_ddp.cli.parse import command_line, composed
+from imagenet_ddp.cli.request import Request
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
@@ -20,8 +21,8 @@ ENVIRON = {"HOME": "/home/ann"}
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def asked(*argv: str, verb: str = "train", compose_only: bool = False) -> Request:
-    return command_line(verb, list(argv), ENVIRON, compose_only=compose_only)
+def asked(*argv: str, verb: str = "train") -> Request:
+    return command_line(verb, list(argv), ENVIRON)
 
 
 def refused(*argv: str, verb: str = "train") -> list[str]:
@@ -48,15 +49,15 @@ LINES = [[path for path in line if path] for line in itertools.zip_longest(*OF_T
 
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 def test_every_file_of_conf_composes(line: list[Path]):
-    asked(*(f"{path.parent}={path.stem}" for path in line), compose_only=True)
+    composed("train", [f"{path.parent}={path.stem}" for path in line])
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_command_has_the_groups_of_train(verb: str):
-    asked(*(f"{path.parent}={path.stem}" for path in LINES[0]), verb=verb, compose_only=True)
+    composed(verb, [f"{path.parent}={path.stem}" for path in LINES[0]])
     for path in FILES:
         if OF_ONE_VERB.get(path.parent.name) == verb:
-            asked(f"{path.parent}={path.stem}", verb=verb, compose_only=True)
+            composed(verb, [f"{path.parent}={path.stem}"])
     assert {path.stem for path in conf_dir().glob("*.yaml")} == {*COMMANDS, "base"}
 
 
@@ -158,7 +159,7 @@ def test_every_job_of_a_sweep_is_checked():
     ],
 )
 def test_a_typed_group_wins_over_recipe_and_experiment(typed: str, expected: dict[str, object]):
-    (config,) = command_line("train", typed.split(), {}, compose_only=True).configs
+    (config,) = composed("train", typed.split()).configs
     assert {key: OmegaConf.select(config, key) for key in expected} == expected
 
 
@@ -179,14 +180,14 @@ ODD = ("in,out", "a=b", "[x]", "(1)", "two words", " lead", "$x", "{a}", "it's",
 
 
 def read(key: str, *argv: str, verb: str = "train") -> object:
-    return OmegaConf.select(command_line(verb, list(argv), ENVIRON, compose_only=True).configs[0], key)
+    return OmegaConf.select(composed(verb, list(argv)).configs[0], key)
 
 
 @pytest.mark.parametrize("text", [*NAMES, "NULL"])
 def test_text_keeps_its_characters(text: str, monkeypatch: pytest.MonkeyPatch):
     compose_once(monkeypatch)
     typed = [f"{key}={text}" for key in ("name", "model.name", "data.val_dir", "hydra.run.dir")]
-    request = command_line("train", typed, ENVIRON, compose_only=True)
+    request = composed("train", typed)
     config = request.configs[0]
     assert [config.name, config.model.name, config.data.val_dir, request.hydra.run.dir] == [text] * 4
     assert read("images", "checkpoint=x", f"images={text}", verb="predict") == text
@@ -196,7 +197,7 @@ def test_text_keeps_its_characters(text: str, monkeypatch: pytest.MonkeyPatch):
 def test_the_home_folder_is_expanded(rest: str, monkeypatch: pytest.MonkeyPatch):
     compose_once(monkeypatch)
     monkeypatch.setenv("HOME", "/home/me")
-    request = command_line("train", [f"hydra.run.dir=~/{rest}", "name=x"], ENVIRON, compose_only=True)
+    request = composed("train", [f"hydra.run.dir=~/{rest}", "name=x"])
     assert OmegaConf.to_container(request.hydra.run, resolve=False) == {"dir": f"/home/me/{rest}"}
 
 
@@ -206,9 +207,9 @@ def test_null_and_quotes_keep_their_meaning(monkeypatch: pytest.MonkeyPatch):
     assert (read("data.root", "data.root=null"), read("name", "name=null")) == (None, "null")
     assert read("name", "name='1.10'") == "1.10"
     assert read("name", "name=${seed}_1_0", "seed=1_0") == "10_1_0"
-    jobs = command_line("train", ["-m", "name=1.10,2_0,'3_0',x"], {}, compose_only=True).configs
+    jobs = composed("train", ["-m", "name=1.10,2_0,'3_0',x"]).configs
     assert [config.name for config in jobs] == ["1.10", "2_0", "3_0", "x"]
-    jobs = command_line("train", ["-m", "name=a, 1.10 ,'b c'", "optim=sgd, adamw"], {}, compose_only=True).configs
+    jobs = composed("train", ["-m", "name=a, 1.10 ,'b c'", "optim=sgd, adamw"]).configs
     assert [(config.name, config.optim.name) for config in jobs] == [
         (name, optim) for name in ("a", "1.10", "b c") for optim in ("sgd", "adamw")
     ]

@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT, Run
 from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import composed
 
 FILES = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 # Those that set something that no other does, as runs of a few images.
@@ -32,7 +32,7 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path, monke
     if not options:
         pytest.skip("its command is shown for several machines")
     assert f"experiment={path.stem}" in options.split()
-    command_line("train", options.split(), {}, compose_only=True)
+    composed("train", options.split())
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.benchmark import __main__ as benchmark
+from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread
@@ -58,7 +59,7 @@ def typed_value(key: Key) -> str:
 
 @functools.cache
 def composed(verb: str, *choices: str) -> DictConfig:
-    return command_line(verb, choices, {}, compose_only=True).configs[0]
+    return parse.composed(verb, choices).configs[0]
 
 
 def refused(verb: str, options: list[str]) -> list[str]:

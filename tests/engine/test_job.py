@@ -8,7 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.engine.stored_config import _other_split, from_checkpoint
@@ -69,6 +69,6 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file
-    monkeypatch.setattr("imagenet_ddp.engine.job.check_config.validate", lambda *args, **more: ([], []))
-    request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
+    monkeypatch.setattr("imagenet_ddp.engine.job.parse.check", lambda *args, **more: ([], None))
+    request = composed("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed])
     return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

@@ -4,18 +4,15 @@ import functools
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
-from imagenet_ddp.cli.compose import Composer, apply
+from imagenet_ddp.cli.files import Files
 from imagenet_ddp.config.schema import commands
 
 _KEPT: dict[tuple[object, ...], bytes] = {}
@@ -43,38 +40,23 @@ def parse_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patch Composer so that Hydra composes the files of conf/ once per choice of config groups; values are applied
-    to a copy."""
+    """Patch Files so that Hydra composes the files of conf/ once per choice of files."""
     parse_files_once(monkeypatch)
-    load = Composer._load
-    list_options, listed = ConfigLoaderImpl.get_group_options, {}
+    compose, list_names, listed = Files.compose, Files.names, dict[tuple[object, ...], list[str]]()
 
-    def options(
-        self: ConfigLoaderImpl, group: str, *rest: Any, overrides: Sequence[str] = (), **more: Any
-    ) -> list[str]:
-        path = tuple(str(each.path) for each in self.get_search_path().get_path())
-        key = (path, group, rest, tuple(overrides), *sorted(more.items()))
+    def names(self: Files, group: str) -> list[str]:
+        key = (self.own_folder, self.config_name, group)
         if key not in listed:
-            listed[key] = list_options(self, group, *rest, overrides=list(overrides), **more)
+            listed[key] = list_names(self, group)
         return listed[key]
 
-    def loaded(self: Composer, overrides: list[Override], mode: RunMode) -> DictConfig:
-        lines = [str(override.input_line) for override in overrides]
-        exists = self.loader.get_group_options
-        choices = [o for o in overrides if "@" in str(o.input_line) or o.key_or_group == "hydra.searchpath"
-                   or (exists(o.key_or_group) and not isinstance(o.value(), dict))]  # fmt: skip
-        if len(self.loader.get_search_path().get_path()) > 3:
-            return load(self, overrides, mode)
-        key = (self.config_name, mode, *(str(o.input_line) for o in choices))
+    def composed(self: Files, lines: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
+        if self.own_folder is not None:
+            return compose(self, lines, mode)
+        key = (self.config_name, mode, *lines)
         if key not in _KEPT:
-            _KEPT[key] = pickle.dumps(load(self, choices, mode))
-        config = pickle.loads(_KEPT[key])
-        values = [o for o in overrides if not any(o is choice for choice in choices)]
-        for override in values:
-            apply(override, config)
-        with open_dict(config.hydra.overrides):
-            config.hydra.overrides.hydra = [line for line in lines if line.startswith("hydra")]
-        return config
+            _KEPT[key] = pickle.dumps(compose(self, lines, mode))
+        return pickle.loads(_KEPT[key])
 
-    monkeypatch.setattr(Composer, "_load", loaded)
-    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", options)
+    monkeypatch.setattr(Files, "compose", composed)
+    monkeypatch.setattr(Files, "names", names)

@@ -75,13 +75,13 @@ def test_samples_of_unequal_size_and_variance():
 @pytest.mark.parametrize("path", sorted((ROOT / "scripts/ablations").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_variants_in_the_project_compose(path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each is a command line without a mistake, but for the folder of images."""
-    from imagenet_ddp.cli.parse import command_line
+    from imagenet_ddp.cli.parse import composed
 
     compose_once(monkeypatch)
     options, _, variants, _ = ablation.read([f"experiment={path.stem}", "data=imagefolder"])
     assert len(variants) > 2
     seen = []
     for own in variants.values():
-        request = command_line("train", ablation.merged(options, own), {}, compose_only=True)
+        request = composed("train", ablation.merged(options, own))
         seen.append(request.configs[0])
     assert all(config != seen[0] for config in seen[1:]), "a variant is not the recipe itself"

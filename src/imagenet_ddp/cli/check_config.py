@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,19 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_launch
-from imagenet_ddp.cli.compose import first_sentence
+from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import keys, stored
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, ExportConfig, PredictConfig
+from imagenet_ddp.config.schema.commands import (
+    CommonConfig,
+    EvaluateConfig,
+    ExportConfig,
+    PredictConfig,
+    TrainedConfig,
+)
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
@@ -36,108 +42,100 @@ _MISSING = {  # required key -> what to type
 }
 
 
-def validate(
-    config: DictConfig,
-    environ: Mapping[str, str],
-    verb: str,
-    *,
-    typed: Sequence[str] = (),
-    multirun: bool = False,
-    partial: bool = False,
-    elsewhere: bool = False,
-    refused: Set[str] = frozenset(),
-) -> tuple[list[Mistake], Place | None]:
-    """Return the mistakes in a composed config (unknown keys, values, folders, launcher), and the launcher around this
-    command if it is recognised.
-
-    config: without the hydra node. typed: the options as typed, for the commands in hints. partial: a checkpoint fills
-    in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
-    are for other machines, whose GPUs and disks are unknown here. refused: groups whose typed choice, and keys whose
-    typed value, is a mistake; what follows from the default that the config has in its place is not reported.
-    """
+def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mistake]]:
+    """Return (the composed config as the object that the code reads; mistakes in its keys). None: it cannot be read.
+    config: without the hydra node."""
     try:
         plain = _plain(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         hint = "write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable"
         what = f"{error.full_key} does not resolve: {first_sentence(error)}"
-        return [Mistake(what, (str(error.full_key),), hint=hint)], None
+        return None, [Mistake(what, (str(error.full_key),), hint=hint)]
     if lacking := [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]:
         what = f"the configuration must have all keys of {verb}, but lacks {', '.join(lacking)}"
-        return [Mistake(what, hint="begin the file of --config-name with `defaults: [train, _self_]`")], None
-    declared = keys.declared(verb)
-    found = [
+        return None, [Mistake(what, hint="begin the file of --config-name with `defaults: [train, _self_]`")]
+    values = to_config(plain, commands.COMMANDS[verb])
+    missing = [
         Mistake(f"{path} is required, but not set", (path,), _MISSING[path])
         for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
-    undeclared = _undeclared(plain, declared)
-    found += undeclared
-    values = to_config(plain, commands.COMMANDS[verb])
-    found += keys.validate_group("trainer", values.trainer)
-    if elsewhere and values.trainer.accelerator == "auto":
-        values.trainer.accelerator = "gpu"
+    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_nested_targets(values)]
+
+
+def here(
+    values: CommonConfig,
+    environ: Mapping[str, str],
+    verb: str,
+    place: Place | None,
+    *,
+    typed: Sequence[str] = (),
+    multirun: bool = False,
+    is_whole: bool = True,
+) -> list[Mistake]:
+    """Return the mistakes in the values, folders and devices of a command on this machine.
+
+    place: that of this command; None if the launcher is not recognised. typed: the options as typed. is_whole:
+    whether no checkpoint fills in the options that are not typed; else each key is checked by itself.
+    """
     # doctor leaves images, devices and launcher to its checks
-    of_options = "predict" if verb == "doctor" else verb
-    if not partial or verb in ("prepare", "benchmark"):
-        found += unread(typed, values, declared)
-    found += check_data.validate(values.data, verb=of_options, partial=partial, elsewhere=elsewhere)
-    found += _of_files(values, elsewhere)
-    found += check_learning.validate(values, environ, partial=partial)
+    of_data = "predict" if verb == "doctor" else verb
+    found = _of_keys(values, environ, verb, typed, is_whole)
+    found += check_data.validate(values.data, verb=of_data, partial=not is_whole)
+    found += _of_files(values)
     if verb == "doctor":
-        mistakes, place = check_launch.validate_options(values), None
+        found += check_launch.validate_options(values)
     else:
-        mistakes, place = check_launch.validate(
-            values, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
-        )
-    found += mistakes
-    elsewhere = elsewhere or (place is not None and check_launch.is_elsewhere(place))
-    found += check_run.validate(values, environ, verb=verb, partial=partial, elsewhere=elsewhere)
-    found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
+        found += check_launch.validate(values, environ, place, verb=verb, typed=typed, multirun=multirun)
+    elsewhere = place is not None and check_launch.is_elsewhere(place)
+    found += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
+    if verb in commands.USE_MODEL:
+        found += formats.validate(values, verb)
     if isinstance(values, PredictConfig):
         found += as_mistakes(table_files.validate(values.format, values.out), "out")
-    if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
-        ways = (
-            ("checkpoint=runs/NAME/TIME",),
-            ("model.name=resnet18", "model.weights=DEFAULT"),
-        )
-        found.append(Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways))))
-    elif values.get("checkpoint") and "model.weights" in map(keys.key_of, typed) and values.model.weights:
-        what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
-        found.append(Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),)))
-    if refused:
-        found = [*undeclared, *_without_consequences(found, refused, values, verb, typed)]
-    found += _nested_targets(values) + ([] if elsewhere else _long_tmpdir(environ))
-    return found, place
+    return found + _of_checkpoint(values, typed) + _long_tmpdir(environ)
 
 
-def _without_consequences(
-    found: Sequence[Mistake], refused: Set[str], values: CommonConfig, verb: str, typed: Sequence[str]
+def elsewhere(
+    values: CommonConfig, environ: Mapping[str, str], *, typed: Sequence[str] = (), is_whole: bool = True
 ) -> list[Mistake]:
-    """Return the mistakes that do not depend on the refused choices: those that name only typed keys of other groups,
-    and those in values that no choice allows."""
-    declared, chosen = keys.declared(verb), set(map(keys.key_of, typed))
-    groups = refused
-    if refused & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
-        groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
-    chosen |= {f"{key}.name" for key in chosen}  # of a group
-    if "data.root" in chosen:
-        chosen |= {"data.train_dir", "data.val_dir"}  # folders below it
-    whole = [key for key in groups & declared.keys() if declared[key].is_group]
-    alone = {each for group in whole for each in keys.validate_group(group, values[group], verb)}
-
-    def depends(mistake: Mistake) -> bool:
-        named = [key for key in mistake.keys if key in refused or key.partition(".")[0] in groups]
-        return any(key not in chosen or {key, key.partition(".")[0]} & refused for key in named)
-
-    return [mistake for mistake in found if mistake in alone or not depends(mistake)]
+    """Return the mistakes in the options of a training on other machines, whose GPUs and disks are unknown here."""
+    if values.trainer.accelerator == "auto":
+        values.trainer.accelerator = "gpu"
+    found = _of_keys(values, environ, "train", typed, is_whole)
+    found += check_data.validate(values.data, partial=not is_whole, elsewhere=True)
+    found += check_launch.validate_elsewhere(values, environ)
+    return found + check_run.validate(values, environ, partial=not is_whole, elsewhere=True)
 
 
-def _of_files(config: CommonConfig, elsewhere: bool) -> list[Mistake]:
+def _of_keys(
+    values: CommonConfig, environ: Mapping[str, str], verb: str, typed: Sequence[str], is_whole: bool
+) -> list[Mistake]:
+    found = keys.validate_group("trainer", values.trainer)
+    if is_whole or verb in ("prepare", "benchmark"):
+        found += unread(typed, values, keys.declared(verb))
+    return found + check_learning.validate(values, environ, partial=not is_whole)
+
+
+def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
+    """Return a mistake unless a trained net is named once."""
+    if not isinstance(values, TrainedConfig):
+        return []
+    if not (values.checkpoint or values.model.weights):
+        ways = ("checkpoint=runs/NAME/TIME",), ("model.name=resnet18", "model.weights=DEFAULT")
+        return [Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways)))]
+    if values.checkpoint and "model.weights" in map(keys.key_of, typed) and values.model.weights:
+        what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
+        return [Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),))]
+    return []
+
+
+def _of_files(config: CommonConfig) -> list[Mistake]:
     """Return a mistake if images= or real_labels= names nothing that can be read."""
     if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
         from imagenet_ddp.data.sources.image_files import validate_images
 
         return as_mistakes(validate_images(config.images))
-    if isinstance(config, EvaluateConfig) and config.real_labels and not elsewhere:
+    if isinstance(config, EvaluateConfig) and config.real_labels:
         from imagenet_ddp.data.sources.imagenet import read_reassessed
 
         try:

@@ -1,6 +1,6 @@
 """Find text in the files of --config-dir that YAML reads as something else: 2024_11_26 as 20241126, 1.10 as 1.1."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +8,20 @@ import yaml
 from omegaconf import OmegaConf
 from yaml.nodes import MappingNode, Node, ScalarNode
 
+from imagenet_ddp.cli.files import Files
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.mistakes import Mistake
 
 
-def validate(folder: Path, choices: Mapping[str, str], config_name: str, keys: Mapping[str, Key]) -> list[Mistake]:
-    """Return the mistakes in the chosen files that are in this folder. choices: group -> name of its file."""
-    files = [(f"{config_name}.yaml", "")]
-    files += [(f"{group}/{name}.yaml", group.replace("/", ".")) for group, name in choices.items()]
+def validate(files: Files, choices: Iterable[Mapping[str, str]], keys: Mapping[str, Key]) -> list[Mistake]:
+    """Return the mistakes in the files of --config-dir that are chosen. choices: of each job, group -> name of its
+    file."""
+    named = [(f"{files.config_name}.yaml", "")]
+    named += [(f"{group}/{name}.yaml", group.replace("/", ".")) for each in choices for group, name in each.items()]
+    folder = files.own_folder or conf_dir()
     # of two files of one name, Hydra reads that of conf/
-    read = [(folder / file, package) for file, package in files if not (conf_dir() / file).is_file()]
+    read = [(folder / file, package) for file, package in dict.fromkeys(named) if not (conf_dir() / file).is_file()]
     return [mistake for file, package in read if file.is_file() for mistake in _of_file(file, package, keys)]
 
 

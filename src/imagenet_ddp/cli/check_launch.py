@@ -31,51 +31,64 @@ PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only s
 def validate(
     config: CommonConfig,
     environ: Mapping[str, str],
+    place: Place | None,
     *,
     verb: str = "train",
     typed: Sequence[str] = (),
     multirun: bool = False,
-    elsewhere: bool = False,
-) -> tuple[list[Mistake], Place | None]:
-    """Return all errors, and the place of this command.
-
-    The place is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
-    the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
-    of the config.
-    """
-    trainer, strategy = config.trainer, config.strategy
-    num_nodes, devices = trainer.num_nodes, num_devices(trainer.devices)
-    local = batch_split.num_processes(strategy, devices or 1)
-    errors = validate_options(config) + _gpus_of_cpus(trainer)
-    unusable = validate_group("cluster", config.cluster) or validate_group("strategy", {"name": strategy.name})
-    if verb != "evaluate":
-        errors += _cpu_precision(config)
-    if unusable or (strategy.name in DATA_PARALLEL and integer(2).accepts(num_nodes)):
-        return errors, None
-    if elsewhere:
-        several = local > 1 or integer(2).accepts(num_nodes)
-        errors += (validate_multi_process(trainer) if several else []) + as_mistakes(
-            nccl.validate_names(config.nccl.env, environ)
-        )
-        return errors, None
-    try:
-        place = find_place(config, environ, verb=verb, typed=typed)
-    except ConfigError as error:
-        return errors + as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes"), None
+) -> list[Mistake]:
+    """Return every mistake. place: that of this command; None if the launcher is not recognised. typed: the options as
+    typed, for the command lines in hints."""
+    trainer, devices = config.trainer, num_devices(config.trainer.devices)
+    local = batch_split.num_processes(config.strategy, devices or 1)
+    found = _of_options(config, verb)
+    if place is None:
+        return found
     if trainer.batch_finder is True and verb == "train":
-        errors += _batch_finder(config, typed)
+        found += _batch_finder(config, typed)
     if multirun and not place.is_alone:
-        errors.append(_sweep(place, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
+        found.append(_sweep(place, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     if (place.num_nodes * local if place.is_node else place.world_size) > 1:
-        errors += validate_multi_process(trainer)
+        found += validate_multi_process(trainer)
     host = place.host if place.num_nodes > 1 else None
     if not place.is_alone or devices != 1:
-        errors += as_mistakes(nccl.validate(config.nccl.env, environ, host))
+        found += as_mistakes(nccl.validate(config.nccl.env, environ, host))
     if place.is_node:
-        errors += _too_many_processes(trainer, devices)
+        found += _too_many_processes(trainer, devices)
     if place.address and place.address.file:
-        errors += validate_rendezvous_file(Path(place.address.file))
-    return errors, place
+        found += validate_rendezvous_file(Path(place.address.file))
+    return found
+
+
+def validate_elsewhere(config: CommonConfig, environ: Mapping[str, str]) -> list[Mistake]:
+    """Return every mistake of a SLURM job on other machines, with the nodes and devices of the config."""
+    found, trainer = _of_options(config, "train"), config.trainer
+    if validate_group("cluster", config.cluster) or validate_group("strategy", {"name": config.strategy.name}):
+        return found
+    local = batch_split.num_processes(config.strategy, num_devices(trainer.devices) or 1)
+    if local > 1 or integer(2).accepts(trainer.num_nodes):
+        found += validate_multi_process(trainer)
+    return found + as_mistakes(nccl.validate_names(config.nccl.env, environ))
+
+
+def _of_options(config: CommonConfig, verb: str) -> list[Mistake]:
+    found = validate_options(config) + _gpus_of_cpus(config.trainer)
+    return found if verb == "evaluate" else found + _cpu_precision(config)
+
+
+def find(
+    config: CommonConfig, environ: Mapping[str, str], *, verb: str, typed: Sequence[str]
+) -> tuple[Place | None, list[Mistake]]:
+    """Return (the place of this command, or None; mistakes of its launcher). (None, []) means that options with which
+    it cannot be found out are mistakes themselves."""
+    strategy, is_of_nodes = config.strategy.name, integer(2).accepts(config.trainer.num_nodes)
+    unusable = validate_group("cluster", config.cluster) or validate_group("strategy", {"name": strategy})
+    if unusable or (strategy in DATA_PARALLEL and is_of_nodes):
+        return None, []
+    try:
+        return find_place(config, environ, verb=verb, typed=typed), []
+    except ConfigError as error:
+        return None, as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes")
 
 
 def find_place(

@@ -1,13 +1,16 @@
-"""Find what was not meant as it was typed: invisible characters, empty values, a comma as the decimal point."""
+"""Find what was not meant as it was typed: invisible characters, empty values, a comma as the decimal point, and keys
+of Hydra that have no effect."""
 
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
 from imagenet_ddp.config.keys import Key, key_of
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 from imagenet_ddp.system.files import exists
 
+# Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
+UNREAD = ("hydra.job.chdir", "hydra.job.env_set", "hydra.callbacks", "hydra.output_subdir")
 JOINERS = "\u200c\u200d"  # part of the spelling in Persian, and of emoji
 
 
@@ -29,6 +32,8 @@ def read(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) -> tupl
         if equals and (not value.strip() or (is_free_text and value in ("''", '""'))):
             hint = f"if it is a shell variable, set that first; type {name}=null for none"
             found.append(Mistake(f"{key or word} is empty", (key,), hint=hint))
+        elif key.startswith(UNREAD):
+            found.append(Mistake(f"{word} has no effect", (key,), (without(word),)))
         elif declared is not None and declared.type is float and not sweeps and re.fullmatch(r"-?\d+,\d+", value):
             found.append(
                 Mistake(

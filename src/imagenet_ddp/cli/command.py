@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,16 +14,18 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, hydra_flags, overrides
-from imagenet_ddp.cli.compose import group_values
 from imagenet_ddp.cli.correct import corrected
-from imagenet_ddp.cli.parse import NotMetError, Request, command_line
+from imagenet_ddp.cli.parse import NotMetError, command_line
+from imagenet_ddp.cli.request import Request
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import use_utf8
@@ -61,9 +63,47 @@ def request(verb: str, argv: list[str] | None = None) -> Request:
     None means sys.argv."""
     found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
     if found.passthrough:
-        with_hydra(verb, found.argv, lambda config: None)
+        _print_only(found)
         sys.exit(0)
     return found
+
+
+def _print_only(request: Request) -> None:
+    """Answer --help, --version and --cfg, or let Hydra answer."""
+    with console.exit_on_closed_pipe():
+        if "--version" in request.argv:
+            print(help.versions())
+        elif {"--help", "-h"} & set(request.argv):
+            print(help.text(request.verb))
+        elif request.shown:
+            print(_yaml(request), end="")
+        else:
+            printed = io.StringIO()  # Hydra would print a traceback if the pipe is closed
+            try:
+                with contextlib.redirect_stdout(printed):
+                    with_hydra(request, lambda config: None)
+            finally:
+                print(printed.getvalue(), end="")
+
+
+def _yaml(request: Request) -> str:
+    """Return the YAML of --cfg: job, hydra, or all of both. Raises ConfigError."""
+    config = request.configs[0] if request.shown == "job" else _whole(request)
+    if request.shown == "hydra":
+        config = OmegaConf.masked_copy(config, ["hydra"])
+    try:
+        return OmegaConf.to_yaml(config, resolve=request.is_resolved)
+    except OmegaConfBaseException as error:
+        what = f"--resolve must find a value for every key, but {error.full_key} has none before a job starts"
+        raise ConfigError(Mistake(what, fixes=(without("--resolve"),))) from error
+
+
+def _whole(request: Request) -> DictConfig:
+    """Return the config of the first job with its hydra node."""
+    config = copy.deepcopy(request.configs[0])
+    with open_dict(config):
+        config.hydra = request.hydra
+    return config
 
 
 def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, str]], T]) -> T:
@@ -106,9 +146,7 @@ def show(error: ConfigError, verb: str) -> None:
 def hydra_job(request: Request, run_dir: Path) -> Iterator[None]:
     """Set up for the block what hydra.main sets up for a job: logging and HydraConfig. The config is the one that was
     checked: hydra.main would compose it twice more."""
-    config = copy.deepcopy(request.configs[0])
-    with open_dict(config):
-        config.hydra = request.hydra
+    config = _whole(request)
     node, before = config.hydra, HydraConfig.instance().cfg
     node.mode, node.run.dir = RunMode.RUN, str(run_dir)
     with read_write(node.runtime), open_dict(node.runtime):
@@ -122,12 +160,13 @@ def hydra_job(request: Request, run_dir: Path) -> Iterator[None]:
         HydraConfig.instance().cfg = before
 
 
-def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
-    """Let hydra.main print (--help, --cfg, --info) or run the jobs of a sweep, and return the last job's result.
+def with_hydra(request: Request, task: Callable[[DictConfig], Any], more: Sequence[str] = ()) -> Any:
+    """Let hydra.main answer --info and the like, or call the task for each job of a sweep, and return the last result.
 
-    hydra.main composes the configs again, for its launcher and sweeper plugins. It reads sys.argv, returns nothing, and
-    turns every exception of a task into exit code 1 with a shortened traceback. A ConfigError or WorkersFailedError is
-    therefore raised only after hydra.main has returned.
+    Only for its launcher plugins. hydra.main gets the options that choose files, and those of hydra.*; a job is known
+    by its number, and its options are those of the request. It reads sys.argv, returns nothing, and turns every
+    exception of a task into exit code 1 with a shortened traceback. A ConfigError or WorkersFailedError is therefore
+    raised only after hydra.main has returned. more: further options.
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
@@ -139,27 +178,10 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
             raised.append(error)
         return results[-1]
 
-    if "--version" in argv:
-        print(help.versions())
-        return None
-    if {"--help", "-h"} & set(argv):
-        with console.exit_on_closed_pipe():
-            print(help.text(verb))
-        return None
-    main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after this module
-    values = group_values(argv, [str(conf_dir())]) if hydra_flags.only_prints(argv) else []  # as Composer does
-    sys.argv = [sys.argv[0], *values, *argv]
-    start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
-    if hydra_flags.only_prints(argv):
-        printed = io.StringIO()  # Hydra would print a traceback if the pipe is closed
-        with console.exit_on_closed_pipe():
-            try:
-                with contextlib.redirect_stdout(printed):
-                    start()
-            finally:
-                print(printed.getvalue(), end="")
-    else:
-        start()
+    main.__module__ = f"imagenet_ddp.{request.verb}"  # Hydra names the job after this module
+    chosen = [option.for_hydra for option in request.options if option.for_hydra and not option.jobs]
+    sys.argv = [sys.argv[0], *chosen, *more, *request.flags]
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=request.verb)(main)()
     if raised:
         raise raised[0]
     return results[-1]

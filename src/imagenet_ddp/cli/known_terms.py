@@ -83,12 +83,17 @@ REMOVED = {
 }
 
 
+LOCAL_RANK = ("--local-rank", "--local_rank")  # torch.distributed.launch adds it, with =N
+
+
 def split_options(argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (argv without the options of other programs and their values, a mistake for each of them)."""
+    """Return (argv without --local-rank and the options of other programs with their values; a mistake for each)."""
     rest, kept, found = list(argv), [], []
     while rest:
         token = rest.pop(0)
         name, equals, value = token.partition("=")
+        if name in LOCAL_RANK and equals:
+            continue
         if not token.startswith("-") or len(token) == 1 or name in hydra_flags.NAMES:
             kept.append(token)
             continue

@@ -4,11 +4,10 @@ import copy
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -37,7 +36,7 @@ def _quoted(text: str) -> str:
 
 
 def merge_overrides(
-    stored: Mapping[str, Any], composed: DictConfig, typed: Iterable[str], afresh: Iterable[str] = ()
+    stored: Mapping[str, Any], composed: DictConfig, typed: Sequence[str], afresh: Sequence[str] = ()
 ) -> DictConfig:
     """Return a checkpoint's config overridden by the typed options. No argument is changed.
 
@@ -52,9 +51,10 @@ def merge_overrides(
         stored = {**stored, "optim": {**optim, "scaling": "linear"}}
     with open_dict(merged):
         lay_over(merged, without_removed(stored))
-        for override in OverridesParser.create().parse_overrides(list(typed)):
-            group = override.key_or_group.split("/")[0]
-            if override.is_hydra_override() or group == "hydra":
+        for key in map(key_of, typed):
+            group, _, package = key.partition("@")
+            group = group.split("/")[0]
+            if group.partition(".")[0] == "hydra":
                 continue
             if group in ("experiment", "recipe"):
                 name = merged.name if "name" in stored else None
@@ -63,7 +63,7 @@ def merge_overrides(
                 if name is not None:
                     merged.name = name
                 continue
-            _take(merged, composed, override.package or group)
+            _take(merged, composed, package.rpartition(":")[2] or group)
         # The name again, because an experiment= typed after name= has restored the stored name.
         for path in [*afresh, *(["name"] if "name" in map(key_of, typed) else [])]:
             _take(merged, composed, path)

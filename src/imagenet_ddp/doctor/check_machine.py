@@ -133,7 +133,9 @@ def _variable_mistakes(machine: Machine) -> list[Mistake]:
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
-    mistakes, _ = check_launch.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
+    config, environ, typed = machine.config, machine.environ, machine.typed
+    place, mistakes = check_launch.find(config, environ, verb="doctor", typed=typed)
+    mistakes += check_launch.validate(config, environ, place, verb="doctor", typed=typed)
     of_variables = _variable_mistakes(machine)  # the check `variables` reports them
     if mistakes := [text for text in mistakes if text not in of_variables]:
         return failed(mistakes)

@@ -229,7 +229,7 @@ def checked(
 ) -> T:
     """Return a config that was composed from several sources, typed. Raises ConfigError for all of its mistakes.
     stored_in: the checkpoint of which the config is, overridden by the typed options; None: all of it is typed."""
-    mistakes: list[Mistake] = check_config.validate(config, environ, request.verb, typed=request.typed)[0]
+    mistakes = parse.check(config, environ, request.verb, request.typed)[0]
     if stored_in is not None:
         mistakes = check_config.refused_of_stored(config, request.configs[0], request.verb, str(stored_in)) + mistakes
     if mistakes:

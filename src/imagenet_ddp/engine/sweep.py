@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from imagenet_ddp.cli import command, hydra_flags, overrides, parse
 from imagenet_ddp.config.paths import relative_options
@@ -99,12 +99,6 @@ def _stored(sweep_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _flags(request: parse.Request) -> list[str]:
-    """Return Hydra's own flags except -m, such as --config-dir and its folder."""
-    words = list(request.typed)
-    return [word for word in request.argv if word not in MULTIRUN and not (word in words and not words.remove(word))]
-
-
 def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
     """Return the number of the job that this process runs; None means all jobs. With sweep.job=list, print the jobs and
     exit. Raises ConfigError if sweep.job is not valid for this sweep, or if an option is ignored in a sweep."""
@@ -151,11 +145,26 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     store(request, sweep_dir)
     if request.configs[0].sweep.job == "auto":
         _say_left_out(request.names, sweep_dir, environ)
-    options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
     node = request.hydra_nodes[number]
     node.run.dir = str(sweep_dir / str(number))
-    job = _job(request, options, request.configs[number], node)
-    return replace(job, argv=[*job.typed, *_flags(request)], places=[request.places[number]])
+    typed = _words_of_job(request, number, sweep_dir)
+    return replace(
+        request,
+        argv=[*typed, *(word for word in request.flags if word not in MULTIRUN)],
+        typed=typed,
+        configs=[request.configs[number]],
+        hydra_nodes=[node],
+        multirun=False,
+        places=[request.places[number]],
+        again=bool(request.configs[number].sweep.resume),
+    )
+
+
+def _words_of_job(request: parse.Request, number: int, sweep_dir: Path) -> list[str]:
+    """Return the options of one job, with its own folder."""
+    of_sweep = ("hydra.sweep.", "hydra.mode", "sweep.job")
+    words = [word for word in request.jobs[number] if not overrides.key_of(word).startswith(of_sweep)]
+    return overrides.in_folder(words, "hydra.run.dir", sweep_dir / str(number))
 
 
 def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, str]) -> None:
@@ -177,18 +186,6 @@ def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, s
         )  # fmt: skip
 
 
-def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_node: DictConfig) -> parse.Request:
-    return replace(
-        request,
-        typed=overrides.in_folder(options, "hydra.run.dir", Path(hydra_node.run.dir)),
-        configs=[config],
-        hydra_nodes=[hydra_node],
-        multirun=False,
-        places=[None],
-        again=bool(config.sweep.resume),
-    )
-
-
 def store(request: parse.Request, sweep_dir: Path) -> None:
     """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raises ConfigError if it
     lists other jobs, because their folders have the same numbers."""
@@ -208,7 +205,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         "command": overrides.shell_line(request.verb, sys.argv[1:]),
         "folder": str(Path.cwd()),  # to which relative paths refer
         "options": without_secrets([word for word in request.typed if overrides.key_of(word) not in NOT_STORED]),
-        "flags": _flags(request),
+        "flags": [word for word in request.flags if word not in MULTIRUN],
         "jobs": jobs,
     }
     sweep_dir.mkdir(parents=True, exist_ok=True)
@@ -237,22 +234,21 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             "The jobs continue without this command. Hint: list them with squeue --me, and end them with scancel."
         )
     codes: dict[int, int] = {}
-    # a launcher pickles the task once for each job
-    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], places=[None])
+    # a launcher pickles the task, with these lists, once for each job
+    names, again = request.names, bool(request.configs[0].sweep.resume)
+    flags = [word for word in request.flags if word not in MULTIRUN]
+    words = [[*_words_of_job(request, number, sweep_dir), *flags] for number in range(len(names))]
 
-    def task(config: DictConfig) -> float | None:
-        parse.set_implied(config)  # Hydra has composed it again
+    def task(_: DictConfig) -> float | None:
         # a launcher may run this on another machine, in a copy of this process
         signals = Signals().install()
-        hydra = HydraConfig.get()
-        number = hydra.job.num
+        number = HydraConfig.get().job.num
         if signals.received:
             sys.exit(128 + signals.received)
         print(f"Job {number}: {names[number] or 'no options'}", flush=True)
-        node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
-        job = _job(for_job, list(hydra.overrides.task), config, node)
         try:
-            return run_job(job, in_sweep=True)
+            job = parse.command_line("train", words[number], os.environ)
+            return run_job(replace(job, again=again), in_sweep=True)
         except ConfigError as error:
             command.show(error, "train")
             codes[number] = 2
@@ -265,7 +261,10 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     (of_hydra := sweep_dir / "multirun.yaml").unlink(missing_ok=True)  # Hydra would write through a link
     if without_secrets(request.argv) != request.argv:  # Hydra would write the secrets
         of_hydra.symlink_to(os.devnull)
-    result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
+    # Hydra numbers the jobs; task knows their options
+    numbers = ",".join(map(str, range(len(names))))
+    more = overrides.in_folder([f"sweep.job={numbers}", "hydra.sweeper.params=null"], "hydra.sweep.dir", sweep_dir)
+    result = command.with_hydra(request, task, more)
     failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
     if failed := sorted({*failed, *codes}):
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)

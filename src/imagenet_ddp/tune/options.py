@@ -8,7 +8,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import OmegaConf, open_dict
 
-from imagenet_ddp.cli import check_config, overrides, parse
+from imagenet_ddp.cli import overrides, parse
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.config.read_if import unread
@@ -43,7 +43,7 @@ class Plan:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan, and create the folder of a new study. argv: as returned by as_overrides. A study that
     is in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
-    request = parse.command_line("tune", argv, environ, compose_only=True)
+    request = parse.composed("tune", argv)
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.configs[0].optim
         if (name := optim._target_ or optim.name) not in SPACES:
@@ -51,7 +51,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             what = f"search=auto needs optim.name=sgd or optim.name=adamw, got {name}"
             raise ConfigError(Mistake(what, ("search", "optim.name"), hint=hint))
         argv = [*(token for token in request.argv if not token.startswith("search=")), f"search={name}"]
-        request = parse.command_line("tune", argv, environ, compose_only=True)
+        request = parse.composed("tune", argv)
     config = request.configs[0].copy()
     with open_dict(config):
         tune, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
@@ -70,7 +70,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     else:
         parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes
-    train_mistakes, _ = check_config.validate(config, environ, "train", typed=typed)
+    train_mistakes = parse.check(config, environ, "train", typed)[0]
     found += train_mistakes or search_space.check_values(parameters, config, environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))

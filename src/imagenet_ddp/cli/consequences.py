@@ -1,0 +1,39 @@
+"""Leave out mistakes that only follow from the default in place of a wrong choice."""
+
+from collections.abc import Sequence, Set
+
+from omegaconf import DictConfig
+
+from imagenet_ddp.config import keys
+from imagenet_ddp.mistakes import Mistake
+
+
+def independent(
+    found: Sequence[Mistake], wrong: Set[str], config: DictConfig, verb: str, typed: Sequence[str]
+) -> list[Mistake]:
+    """Return the mistakes that do not depend on a wrong choice: those in keys that do not exist, those that name only
+    typed keys of other groups, and those in values that no choice allows.
+
+    wrong: groups whose typed choice, and keys whose typed value, is a mistake; the config has the default in its place.
+    """
+    if not wrong:
+        return list(found)
+    declared, chosen = keys.declared(verb), set(map(keys.key_of, typed))
+    groups = wrong
+    if wrong & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
+        groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
+    chosen |= {f"{key}.name" for key in chosen}  # of a group
+    if "data.root" in chosen:
+        chosen |= {"data.train_dir", "data.val_dir"}  # folders below it
+    whole = [key for key in groups & declared.keys() if declared[key].is_group]
+    alone = {each for group in whole for each in keys.validate_group(group, config[group], verb)}
+
+    def depends(mistake: Mistake) -> bool:
+        named = [key for key in mistake.keys if key in wrong or key.partition(".")[0] in groups]
+        return any(key not in chosen or {key, key.partition(".")[0]} & wrong for key in named)
+
+    def is_unknown(key: str) -> bool:
+        group = declared.get(key.partition(".")[0])
+        return key not in declared and group is not None and group.is_group
+
+    return [each for each in found if each in alone or any(map(is_unknown, each.keys)) or not depends(each)]
