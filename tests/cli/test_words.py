@@ -87,7 +87,7 @@ PLAIN = ["0", "3", "-1", "0.5", "1e-3", "1_0", "true", "null", "inf", "[]", "[1,
          "${seed}", "a\\,b", "12:30", "0x10", "007"]  # fmt: skip
 CHOICES = [
     "strategy=ddp", "strategy=dp", "cluster=tcp", "logger=csv", "logger=null", "callbacks=none", "compile=default",
-    "callbacks=[default,early_stopping]", "~logger", "hydra.verbose=true", "hydra.job.name=7",
+    "callbacks=[default,early_stopping]", "~logger", "hydra.verbose=true", "hydra/launcher=basic",
 ]  # fmt: skip
 FREE = ["callbacks.history.curves", "callbacks.mine.x", "model.args.width", "optim.args.eps", "nccl.env.X", "bogus"]
 
