@@ -147,6 +147,9 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     notes = ["top-5 and val loss belong to the best epoch. images/s is the median over the epochs after the first."]
     if further := [column.title for column in options if not column.shown]:
         notes.append(f"Further options that differ are in report.csv: {', '.join(further)}.")
+    strange = [(run.problems, name) for run, name in zip(runs, names, strict=True) if run.problems]
+    if texts := [f"{name} ({shorten_list(problems, 2)})" for problems, name in strange]:
+        notes.append(f"Left out, because it is not what a run writes: {printable(shorten_list(texts))}.")
     if differences.derived:
         derived = printable(shorten_list(differences.derived))
         notes.append(f"Not shown, because data= or another choice determines them: {derived}.")

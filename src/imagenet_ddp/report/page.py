@@ -17,7 +17,7 @@ from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import count_noun, duration, format_loss, percent
+from imagenet_ddp.system.text import count_noun, duration, format_loss, percent, shorten_list
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,6 +70,8 @@ def build(
         run = Run(found.folder, "finished", dict(options), {"epoch": np.empty(0)}, found.evaluation)
     if found is not None and (left_out := found.evaluation.get("left_out")):
         reason = f"{reason} {left_out}".strip()
+    if run.problems:
+        reason += f" Left out, because it is not what a run writes: {shorten_list(run.problems)}."
     title, figures = _title(run), _figures(run, found)
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
@@ -181,7 +183,7 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     if run.best_top1 is not None:
         epoch = "" if run.best_epoch is None else f"epoch {run.best_epoch}"
         shown.append(("best top-1", percent(run.best_top1), epoch))
-        if run.top5 is not None and run.summary.get("num_classes", 6) > 5:  # else top-5 is always 100 %
+        if run.top5 is not None and (run.summary.get("num_classes") or 6) > 5:  # else top-5 is always 100 %
             shown.append(("top-5", percent(run.top5), epoch))
     elif found is not None and len(found):
         shown.append(("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))

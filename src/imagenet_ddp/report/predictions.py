@@ -1,6 +1,5 @@
 """Read the files that `evaluate` wrote, and run `evaluate` first if necessary."""
 
-import json
 import os
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import describe_path
@@ -53,7 +53,7 @@ class Predictions:
     def checkpoint(self) -> Path | None:
         """Return the path of the evaluated checkpoint, which is a new one if the run folder has been moved since; None
         if other weights were evaluated."""
-        if self.evaluation["checkpoint"] is None:
+        if self.evaluation.get("checkpoint") is None:
             return None
         path = Path(self.evaluation["checkpoint"])
         moved = CheckpointStore.of_run(self.folder.parent).folder / path.name
@@ -62,7 +62,7 @@ class Predictions:
     @property
     def model(self) -> str:
         """Return the path of the evaluated checkpoint, or the name of the evaluated weights."""
-        return str(self.checkpoint or self.evaluation["weights"])
+        return str(self.checkpoint or self.evaluation.get("weights"))
 
     @property
     def prediction(self) -> np.ndarray:
@@ -92,10 +92,15 @@ def read(folder: Path, remedy: str = "") -> Predictions:
 
 
 def _read(folder: Path) -> Predictions:
-    evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    problems: list[str] = []
+    evaluation = read_results(folder / "evaluation.json", problems)
+    if problems:
+        raise ValueError(problems[0])
     if not evaluation["predictions"]:
         raise ValueError("it was written with predictions=none")
     classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
+    if len(labels) != len(classes):
+        raise ValueError("it has another number of labels than of classes")
     if labels == classes:  # for example, folders named by WordNet ids have no other labels
         known = class_labels()
         labels = [known.get(name) or name for name in classes]
@@ -104,7 +109,9 @@ def _read(folder: Path) -> Predictions:
     names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
     if Path(evaluation["predictions"]).name != evaluation["predictions"]:
         raise ValueError("its predictions are in another folder")
-    cells = read_cells(folder / evaluation["predictions"], {name: name for name in names}).columns
+    if not (file := folder / evaluation["predictions"]).is_file():
+        raise ValueError(f"{file.name} is no file")
+    cells = read_cells(file, {name: name for name in names}).columns
     columns = {name: [*map(of_text_cell, column)] for name, column in cells.items()}
     num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
     if len(columns["path"]) != num_images:

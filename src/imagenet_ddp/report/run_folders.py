@@ -1,6 +1,7 @@
 """Find the run folders in a run, a sweep, a study or any folder above them, and read the facts about a run from its
 folder. A run that was stopped early has gaps."""
 
+import csv
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.runs.plots import Table, column, read_metrics
+from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import read_config
-from imagenet_ddp.system.files import read_mapping
+from imagenet_ddp.system.files import UnusualFileError
 
 MARKER = "imagenet_ddp.report"  # among the first bytes of each file that report writes, except CSV files
 OF_TRAINING = {"data", "model", "optim", "trainer", "resume"}  # keys that only the config.yaml of a training has
@@ -29,6 +32,7 @@ class Run:
     options: dict[str, Any]  # key path -> value, of the resolved config.yaml
     metrics: Table  # column -> (number of epochs,), NaN where a cell holds no number
     summary: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)  # parts of its files that are left out
     best_top1: float | None = None  # highest val/top1
     best_epoch: int | None = None
     top5: float | None = None  # in the best epoch
@@ -42,7 +46,7 @@ class Run:
     def max_epochs(self) -> int | None:
         """Return the number of epochs to train; None if it is not limited, or depends on the time."""
         most = None if self.options.get("budget_min") else self.options.get("trainer.max_epochs")
-        return most if most is not None and most >= 0 else None
+        return most if isinstance(most, int) and most >= 0 else None
 
 
 def find_runs(top: Path) -> list[Run]:
@@ -58,17 +62,21 @@ def find_runs(top: Path) -> list[Run]:
 
 def read_run(folder: Path) -> Run | None:
     """Return the run in a folder; None if the folder has no config.yaml of a training."""
-    config, summary = read_config(folder), read_mapping(folder / "summary.json")
-    if not config.keys() >= OF_TRAINING:
+    config, problems = read_config(folder), list[str]()
+    if not config.keys() >= OF_TRAINING or not_plain(config):
         return None
-    path = folder / "metrics.csv"
-    metrics = read_metrics(path) if path.is_file() else {"epoch": np.empty(0)}
+    summary = read_results(folder / "summary.json", problems) if (folder / "summary.json").exists() else {}
+    path, metrics = folder / "metrics.csv", {"epoch": np.empty(0)}
+    try:
+        metrics = read_metrics(path) if path.is_file() else metrics
+    except (OSError, ValueError, csv.Error) as error:
+        problems.append(f"{path.name} {error if isinstance(error, UnusualFileError) else 'is no table of numbers'}")
     _, rates = column(metrics, "images_per_s")
     state = "finished" if summary.get("finished") else "running" if is_locked(folder) else "interrupted"
     return Run(
-        folder, state, {key: value for key, value in leaves(config).items() if value != {}}, metrics, summary,
+        folder, state, {key: value for key, value in leaves(config).items() if value != {}}, metrics, summary, problems,
         *_best(metrics, summary),
-        epochs=summary.get("epochs", int(max(metrics["epoch"], default=0))),
+        epochs=summary.get("epochs") or int(max(metrics["epoch"], default=0)),
         images_per_s=float(np.median(rates[1:] if len(rates) > 1 else rates)) if len(rates) else None,
         train_s=summary.get("train_s", _last(metrics, "train_s")),
         train_cpu_s=summary.get("train_cpu_s"),

@@ -14,7 +14,8 @@ from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import open_to_append, read_mapping
+from imagenet_ddp.runs.read_results import read_results
+from imagenet_ddp.system.files import open_to_append
 from imagenet_ddp.system.text import without_secrets
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
@@ -279,5 +280,5 @@ def finished_epochs(folder: Path) -> int | None:
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return the contents of summary.json if the run is finished, else {}."""
-    found = read_mapping(folder / "summary.json")
+    found = {"epochs": 0, "steps": 0, **read_results(folder / "summary.json")}
     return found if found.get("finished") else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.system.files import atomic_write, read_small
+from imagenet_ddp.system.files import UnusualFileError, atomic_write, read_small
 from imagenet_ddp.system.text import count_noun, percent
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percen
 
 
 Table = dict[str, np.ndarray]
+MOST_COLUMNS, MOST_ROWS = 1_000, 1_000_000  # of metrics.csv
+LARGEST = 1e100  # number that can be drawn
 
 
 def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
@@ -93,8 +95,12 @@ def curves(table: Table, title: str) -> "Figure":
 
 
 def read_metrics(metrics_csv: Path) -> Table:
-    """Return column name -> float64 (number of epochs,), NaN for a cell that is empty, not a number or not finite."""
-    reader = csv.DictReader(io.StringIO(read_small(metrics_csv), newline=""))
+    """Return column name -> float64 (number of epochs,), NaN for a cell that is empty, not a number or too large.
+    Raises OSError, ValueError or csv.Error for a file that no run has written."""
+    text = read_small(metrics_csv)
+    if text.count(",", 0, text.find("\n")) > MOST_COLUMNS or text.count("\n") > MOST_ROWS:
+        raise UnusualFileError(f"has more than {MOST_COLUMNS:,} columns or {MOST_ROWS:,} rows")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     names, rows = reader.fieldnames or [], list(reader)
     table = {name: np.array([_number(row[name]) for row in rows], dtype=float) for name in names}
     epochs = table.setdefault("epoch", np.arange(1.0, len(rows) + 1))
@@ -106,7 +112,7 @@ def _number(cell: str | None) -> float:
         value = float(cell or "nan")
     except ValueError:
         return float("nan")
-    return value if np.isfinite(value) else float("nan")
+    return value if abs(value) < LARGEST else float("nan")
 
 
 def column(table: Table, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,45 @@
+"""Read summary.json and evaluation.json, which may come from a stranger: a part of the wrong type is left out."""
+
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching, number
+from imagenet_ddp.system.files import read_mapping
+
+_COUNT, _SHARE, _NUMBER = integer(0, 2**63 - 1), number(0, 1), number(-1e300, 1e300)
+_TEXT, _TEXTS = matching(r"(?s).*", "text"), list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
+_MAPPING = kind("a mapping", is_mapping)
+_NUMBERS = kind("a mapping to numbers", lambda value: is_mapping(value) and all(map(_NUMBER.accepts, value.values())))
+_PARTS = {
+    **dict.fromkeys(
+        (
+            "epochs", "steps", "num_train_images", "num_val_images", "num_val_images_unreadable", "num_classes",
+            "num_unreadable_images", "num_parameters", "num_devices", "num_nodes", "world_size", "global_batch_size",
+        ),
+        NULL | _COUNT,
+    ),
+    **dict.fromkeys(("val/top1", "val/top5", "best/val/top1", "data_wait_frac"), NULL | _SHARE),
+    **dict.fromkeys(("val/loss", "images_per_s", "train_s", "train_cpu_s"), NULL | _NUMBER),
+    **dict.fromkeys(
+        (
+            "command", "folder", "finished_at", "git_commit", "precision", "hardware", "experiment", "ended_by",
+            "checkpoint", "weights", "predictions", "left_out",
+        ),
+        NULL | _TEXT,
+    ),
+    **dict.fromkeys(("data", "versions"), _MAPPING),
+    "finished": FLAG, "seed": NULL | integer(), "best_epoch": NULL | _COUNT, "calibration": _NUMBERS,
+    "classes": _TEXTS, "labels": _TEXTS,
+}  # fmt: skip
+
+
+def read_results(path: Path, problems: list[str] | None = None) -> dict[str, Any]:
+    """Return the content of a file of results, {} if it cannot be read, without the parts of the wrong type. problems:
+    a list to which a phrase about each of these is added."""
+    found = read_mapping(path, problems)
+    for name, allowed in _PARTS.items():
+        if name in found and not allowed.accepts(found[name]):
+            del found[name]
+            if problems is not None:
+                problems.append(f"{name} in {path.name} is not {allowed.words}")
+    return found
