@@ -486,12 +486,14 @@ def test_a_resume_keeps_the_choice_of_the_time_budget_unless_it_is_asked_for_ano
         train(tmp_path, budget(4.2), first, signals=signals, max_epochs=10)
     assert len(said) == 1 and said[0].startswith("budget_min=4.2 allows 3 epochs of all images: ")
     average, second = WeightAverage(None, start_epoch=99), Watch()
-    checkpoint = train(tmp_path, budget(minutes), second, average, max_epochs=most)
+    checkpoint = train(tmp_path, second_budget := budget(minutes), second, average, max_epochs=most)
     assert (len(said) == 1) == (minutes == 4.2 and most == 10)
     assert first.steps + second.steps == steps
     stored = read(checkpoint.last_path)
     assert stored[KEY]["ended_by"] == ("trainer.max_epochs" if epochs == most else "budget_min")
     assert f"trainer.max_epochs={most} limits" in said[-1] or epochs != most
+    val_s = stored["callbacks"]["Budget"]["measured"]["val_s"]
+    assert second_budget.limit_s == pytest.approx(66 * minutes - 4 - val_s), "room for the last validation and files"
     assert average.start_epoch == first_averaged_epoch(AveragingConfig("swa"), epochs) and "averaging_state" in stored
     assert all(sorted(images) == list(range(NUM_IMAGES)) for images in second.seen.values() if len(images) > 28)
 

@@ -16,7 +16,7 @@ from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.runs.checkpoint_file import KEY
 from imagenet_ddp.system.text import count_noun, duration, percent
 
-GUARD = 1.1  # share of the budget after which training stops, even within an epoch, if the steps became slower
+GUARD = 1.1  # share of the budget by which the run ends, even within an epoch, if the steps became slower
 MEASURED = 0.04  # share of the budget that is spent on timing steps
 WARM_UP, MOST_STEPS = 2, 50  # the first steps are slower; no more steps are timed
 # or an epoch, if it has fewer: 10 and 17 steps on 480 photographs kept and lowered the top-1 of the regression
@@ -128,6 +128,7 @@ class TimeBudget(TimeLimit):
         return step_s, num_steps
 
     def _apply(self, trainer: L.Trainer) -> None:
+        self.limit_s = 60 * self._minutes * GUARD - self._measured["val_s"] - CLOSING_S  # a validation follows
         trainer.fit_loop.max_epochs = self._chosen["max_epochs"]
         trainer.limit_train_batches = self._chosen["limit_train_batches"]
         if self._first_averaged and (average := find_callback(trainer, WeightAverage)):
