@@ -45,6 +45,8 @@ def test_private_names_of_other_packages_are_in_the_table():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr")
         if isinstance(node.args[1], ast.Constant) and isinstance(node.args[1].value, str)
     }
+    compared = [each for node in nodes if isinstance(node, ast.Compare) for each in node.comparators]
+    used |= {each.value for each in compared if isinstance(each, ast.Constant) and isinstance(each.value, str)}
     private = {name for name in used if re.match(r"_[^_]", name)} - own - PUBLIC - {"_exit"}
     table = TEXT.partition("## Private names")[2].partition("\n## ")[0]
     listed = {

@@ -20,9 +20,9 @@ from lightning.pytorch.callbacks import (
 from torch import nn
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.run_end import TimeLimit
+from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
@@ -103,7 +103,7 @@ def train(
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[BackgroundCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False, log_every_n_steps=1,
-        callbacks=[*callbacks, GracefulStop(signals or Signals())],
+        callbacks=in_order(callbacks, signals or Signals()),
         **{"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **keys},
     )  # fmt: skip
     path = checkpoint.last_path if checkpoint.last_path.exists() else None

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.run_files import History
+from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import OPTIMIZERS, LossConfig, OptimConfig
@@ -141,8 +141,10 @@ def test_a_step_neither_reads_nor_writes_values_of_the_device(
     )  # fmt: skip
     watch = Watch()
     callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000),
-                 History(), more(), watch, GracefulStop(Signals())]  # fmt: skip
+                 History(), more(), watch]  # fmt: skip
     strategy = MetaStrategy(torch.device("meta"), CPUAccelerator())
-    trainer = L.Trainer(strategy=strategy, callbacks=callbacks, default_root_dir=tmp_path, **TRAINING)
+    trainer = L.Trainer(
+        strategy=strategy, callbacks=in_order(callbacks, Signals()), default_root_dir=tmp_path, **TRAINING
+    )
     with pytest.raises(AllWatchedError), watch.active:
         getattr(trainer, verb)(module, datamodule=made)

@@ -195,6 +195,7 @@ def fit(classifier: ImageClassifier, max_epochs: int, ckpt_path: Path | None = N
     )  # fmt: skip
     training, validation = (DataLoader(part, batch_size=None) for part in (batches[:-1], batches[-1:]))
     trainer.fit(classifier, training, validation, ckpt_path=ckpt_path, weights_only=True)
+    assert "_current_fx_name" in vars(classifier)  # Lightning's, which __setattr__ expects
     return trainer
 
 

@@ -1,9 +1,9 @@
-"""Make the callbacks of a run, in the order required by their dependencies, and its loggers."""
+"""Make the callbacks of a run and its loggers."""
 
 import functools
 import inspect
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,16 +12,17 @@ from hydra.utils import get_object
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
+from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import RunError, is_silent_end, place_of, silent_end
+from imagenet_ddp.models.task import Task
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
@@ -38,16 +39,18 @@ def make_callbacks(
     *,
     log: Log,
     signals: Signals,
+    task: Task,
     learning_rate: LearningRate,
+    watches: Sequence[L.Callback] = (),
     bad_images: Callable[[], list[tuple[str, str]]],
     contents: Mapping[str, Any],
     hyperparams: Mapping[str, Any],
 ) -> list[L.Callback]:
-    """Return the callbacks of every run, and those of the config's callbacks group.
+    """Return the callbacks of every run, and those of the config's callbacks group, in the order of sequence.py.
 
-    learning_rate: sets the rate of each step. bad_images: function that returns
-    (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
-    hyper-parameters for the loggers.
+    task: of the module. learning_rate: sets the rate of each step. watches: further parts of sequence.py. bad_images:
+    function that returns (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the
+    weights. hyperparams: hyper-parameters for the loggers.
     """
     checkpoints, entries = CheckpointStore.of_run(run_dir).folder, given(config.callbacks)
     own: list[Any] = [
@@ -69,17 +72,16 @@ def make_callbacks(
             callback.title = f"{config.model.name} on {config.data.name}, {size} px"
     for callback in own:
         guard(callback, L.Callback, log.say)
-    # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks: list[L.Callback] = [
-        learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
-        TrainLog(),  # before all callbacks that read trainer.callback_metrics
+        learning_rate,
+        TrainLog(f"val/{task.score.name}", task.mode),
         *([TimeLimit(time_in_s(config.trainer.max_time))] if config.trainer.max_time is not None else []),
-        *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
+        *own,
+        *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),
         BadImagesList(run_dir / "bad_images.csv", bad_images, config.csv_delimiter),
-        GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
+        *watches,
     ]
-    return callbacks
+    return in_order(callbacks, signals)
 
 
 def make_loggers(config: CommonConfig, run_dir: Path, rank: int) -> list[Logger]:

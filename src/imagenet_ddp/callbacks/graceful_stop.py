@@ -1,23 +1,18 @@
-"""End a training at the same position on all ranks: save and stop on a signal, end when a time limit has passed, and
-have the last state validated. SLURM sends the signal before its time limit; --signal in scripts/*.sbatch sets the time
+"""End a training at the same position on all ranks: save and stop on a signal, and end when a time limit has passed.
+SLURM sends the signal before its time limit; --signal in scripts/*.sbatch sets the time
 between the two."""
 
 import time
-from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import (
-    ends_next,
     find_callback,
     find_callbacks,
-    is_epoch_over,
     is_update,
-    validate_now,
-    validates_next,
 )
 from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.stalled_step import StalledStep
@@ -64,80 +59,70 @@ class _Exchange:
         return highest[0], highest[1]
 
 
-class GracefulStop(Checkpoint):
-    """Stop after a step, within a validation, or after an epoch.
+class GracefulStop:
+    """Stop after a step, within a validation, or after an epoch. sequence.py says when.
 
     A signal only sets a flag (runs/signals.py). About once per second, and at the end of each epoch, the ranks exchange
     their flags, and whether the time of a TimeLimit is over, so that all of them stop at the same batch. A single
-    process looks at both after every batch. Before a training ends, its last state is validated, even if trainer.*
-    asks for no validation there.
-
-    Must be the last callback, so that the checkpoint includes the work of all other callbacks. The class is a
-    Checkpoint because Lightning calls these callbacks after all others.
+    process looks at both after every batch. Call the methods on all ranks.
     """
-
-    _delayed = False  # trainer.should_stop was set within an update, and takes effect when the update is complete
 
     def __init__(self, signals: Signals):
         self._signals = signals
         self._training, self._validation = _Exchange(), _Exchange()
         self._validation_start_s = 0.0
         self._limits: list[TimeLimit] = []
+        self._delayed = False  # trainer.should_stop was set within an update, and takes effect when it is complete
+        self._may_stop_in_validation = True
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: L.Trainer) -> None:
         # Lightning's SIGTERM handler calls a collective at an arbitrary point of the program, and hangs. Lightning also
         # broadcasts a flag and reads it back in every training step. Both methods are private, so the version of
         # Lightning is bounded, and tests/distributed/test_several_hosts.py tests these overrides.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
         self._limits = find_callbacks(trainer, TimeLimit)
+        # during a validation, Lightning's averaging callbacks replace the weights by their average
+        self._may_stop_in_validation = find_callback(trainer, WeightAveraging) is None
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def begin_epoch(self) -> None:
         self._training.begin()
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._delay_stop(trainer)
-        # otherwise the run stops at the end of the epoch, or in or after the validation that follows this batch
-        if is_update(trainer) and not validates_next(trainer):
-            if not is_epoch_over(trainer):
-                self._stop_if_agreed(trainer, self._training)
-            elif self._limits:
-                self._agree(trainer, self._training, now=True)
-        if ends_next(trainer):
-            validate_now(trainer)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._validation_start_s = time.monotonic()
-        self._validation.begin()
-
-    def on_validation_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        # during a validation, Lightning's averaging callbacks replace the weights by their average
-        is_swapped = find_callback(trainer, WeightAveraging) is not None
-        if not (trainer.sanity_checking or is_swapped) and is_update(trainer):
-            self._stop_if_agreed(trainer, self._validation, before_validation=True)
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._training.skip(time.monotonic() - self._validation_start_s)
-        if not trainer.sanity_checking:
-            if self._limits:
-                self._agree(trainer, self._training, now=True)
-            self._delay_stop(trainer)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # ResumeCheckpoint has saved this state already: a time limit that has passed since ends the next epoch
-        self._stop_if_agreed(trainer, self._training, now=True, with_limits=False)
-
-    def _delay_stop(self, trainer: L.Trainer) -> None:
+    def delay(self, trainer: L.Trainer, *, is_update: bool) -> None:
         """Delay a stop requested by another callback, or by a time limit, until the end of the update."""
-        if is_update(trainer):
+        if is_update:
             trainer.should_stop |= self._delayed
             self._delayed = False
         elif trainer.should_stop:
             trainer.should_stop, self._delayed = False, True
+
+    def stop_if_agreed(self, trainer: L.Trainer) -> None:
+        """After an update: end the training if the time of a limit is over, or save and stop if a signal has come."""
+        self._stop(trainer, self._agree(trainer, self._training))
+
+    def look_at_limits(self, trainer: L.Trainer) -> None:
+        """After the last update of an epoch: end the training if the time of a limit is over."""
+        if self._limits:
+            self._agree(trainer, self._training, now=True)
+
+    def stop_after_epoch(self, trainer: L.Trainer) -> None:
+        # ResumeCheckpoint has saved this state already: a time limit that has passed since ends the next epoch
+        self._stop(trainer, self._agree(trainer, self._training, now=True, with_limits=False))
+
+    def begin_validation(self) -> None:
+        self._validation_start_s = time.monotonic()
+        self._validation.begin()
+
+    def stop_before_validation_batch(self, trainer: L.Trainer) -> None:
+        if self._may_stop_in_validation and not trainer.sanity_checking and is_update(trainer):
+            self._stop(trainer, self._agree(trainer, self._validation), before_validation=True)
+
+    def end_validation(self, trainer: L.Trainer) -> None:
+        self._training.skip(time.monotonic() - self._validation_start_s)
+        if not trainer.sanity_checking:
+            if self._limits:
+                self._agree(trainer, self._training, now=True)
+            self.delay(trainer, is_update=is_update(trainer))
 
     def _agree(self, trainer: L.Trainer, exchange: _Exchange, *, now: bool = False, with_limits: bool = True) -> int:
         """Return the signal that a rank has received, 0 for none, and end the training if a time limit has passed on a
@@ -153,18 +138,10 @@ class GracefulStop(Checkpoint):
             self._limits[passed - 1].has_passed = trainer.should_stop = True
         return received
 
-    def _stop_if_agreed(
-        self,
-        trainer: L.Trainer,
-        exchange: _Exchange,
-        *,
-        before_validation: bool = False,
-        now: bool = False,
-        with_limits: bool = True,
-    ) -> None:
-        """If a rank has received a signal and all ranks know it, save with the trainer's ResumeCheckpoint, if it has
-        one, and raise Stopped. Call on all ranks. now, with_limits: as of _agree."""
-        if not (number := self._agree(trainer, exchange, now=now, with_limits=with_limits)):
+    def _stop(self, trainer: L.Trainer, number: int, *, before_validation: bool = False) -> None:
+        """If all ranks know of a signal, save with the trainer's ResumeCheckpoint, if it has one, and raise Stopped.
+        number: of the signal; 0 for none."""
+        if not number:
             return
         if stalled := find_callback(trainer, StalledStep):
             stalled.end()  # saving may take long

@@ -3,7 +3,8 @@ epoch, on any number of devices."""
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
 
 import lightning.pytorch as L
 
@@ -13,15 +14,22 @@ from imagenet_ddp.errors import ConfigError
 _Callback = TypeVar("_Callback", bound=L.Callback)
 
 
+class Group(L.Callback):
+    """A callback that calls other callbacks, its members. Lightning does not know these."""
+
+    members: list[L.Callback]
+
+
 def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None:
     """Return the trainer's first callback of this class; None if there is none."""
     return next(iter(find_callbacks(trainer, kind)), None)
 
 
 def find_callbacks(trainer: L.Trainer, kind: type[_Callback]) -> list[_Callback]:
-    """Return the trainer's callbacks of this class."""
-    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if isinstance(callback, kind)]  # pyright: ignore[reportUnknownVariableType]
+    """Return the trainer's callbacks of this class, including members of a Group."""
+    callbacks: list[Any] = cast("Any", trainer).callbacks
+    members: list[Any] = [member for each in callbacks if isinstance(each, Group) for member in each.members]
+    return [callback for callback in (*members, *callbacks) if isinstance(callback, kind)]
 
 
 def log_interval(trainer: L.Trainer) -> int:
@@ -60,11 +68,25 @@ def is_stopping(trainer: L.Trainer, epochs: int) -> bool:
     return trainer.should_stop and has_least
 
 
-def ends_next(trainer: L.Trainer) -> bool:
-    """Return whether the training ends after the last batch."""
-    epochs = trainer.current_epoch + is_epoch_over(trainer)
-    is_last = is_reached(epochs, trainer.max_epochs) or is_reached(trainer.global_step, trainer.max_steps)
-    return is_update(trainer) and (is_last or is_stopping(trainer, epochs))
+@dataclass(frozen=True)
+class Position:
+    """Where a training is after a batch. step: optimizer steps so far. is_update: as of is_update()."""
+
+    step: int = 0
+    is_update: bool = True
+    is_epoch_over: bool = False
+
+    @classmethod
+    def after_batch(cls, trainer: L.Trainer) -> "Position":
+        return cls(trainer.global_step, is_update(trainer), is_epoch_over(trainer))
+
+    def ends_training(self, trainer: L.Trainer) -> bool:
+        """Return whether the training ends here, by what the callbacks have decided so far."""
+        if not self.is_update:
+            return False
+        epochs = trainer.current_epoch + self.is_epoch_over
+        is_last = is_reached(epochs, trainer.max_epochs) or is_reached(self.step, trainer.max_steps)
+        return is_last or is_stopping(trainer, epochs)
 
 
 def validates_next(trainer: L.Trainer) -> bool:

@@ -186,14 +186,14 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         job.run_dir,
         log=log,
         signals=signals,
+        task=module.task,
         learning_rate=LearningRate(spanning=spanning, say=log.say),
+        watches=_watches(plan, world, log),
         bad_images=data.bad_images.board.all,
         contents=_checkpoint_contents(job, plan, data),
         hyperparams=without_secrets(to_plain(job.config)),
     )
-    if world.watch is not None:
-        callbacks.append(StalledStep(world.watch.fail, plan.config.strategy.timeout_s))
-    trainer = make_trainer(plan, world, [*training_callbacks, *_core_watch(plan, log), *callbacks], job.run_dir)
+    trainer = make_trainer(plan, world, [*training_callbacks, *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
@@ -214,12 +214,14 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     return Run(trainer, module, data, find_log(trainer), checkpoint)
 
 
-def _core_watch(plan: Plan, log: Log) -> list[L.Callback]:
-    """Return the callback that watches the cores, if several threads compute on them."""
-    if plan.accelerator.value != "cpu" or plan.num_threads.value == 1:
-        return []
-    num_alike = num_sharing(plan.place.local_world_size)
-    return [CoreWatch(plan.num_threads.value, num_alike, num_cores(), log.say)]
+def _watches(plan: Plan, world: World, log: Log) -> list[L.Callback]:
+    """Return what watches the steps, if there are other ranks, and the cores, if several threads compute on them."""
+    watches: list[L.Callback] = []
+    if world.watch is not None:
+        watches.append(StalledStep(world.watch.fail, plan.config.strategy.timeout_s))
+    if plan.accelerator.value == "cpu" and (num_threads := plan.num_threads.value) > 1:
+        watches.append(CoreWatch(num_threads, num_sharing(plan.place.local_world_size), num_cores(), log.say))
+    return watches
 
 
 def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[str, Any]:
