@@ -8,15 +8,13 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 
-from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import (
     find_callback,
     find_callbacks,
     is_update,
 )
 from imagenet_ddp.callbacks.run_end import TimeLimit
-from imagenet_ddp.callbacks.stalled_step import StalledStep
-from imagenet_ddp.runs.signals import Signals, Stopped
+from imagenet_ddp.runs.signals import Signals
 
 EXCHANGE_S = 1.0  # time between two exchanges; the first follows the first batch, whose time is unknown
 
@@ -60,7 +58,8 @@ class _Exchange:
 
 
 class GracefulStop:
-    """Stop after a step, within a validation, or after an epoch. sequence.py says when.
+    """Decide with the other ranks whether to stop, after an update, within a validation, or after an epoch. sequence.py
+    calls these methods, and stops if one returns the number of a signal; 0 means that the training goes on.
 
     A signal only sets a flag (runs/signals.py). About once per second, and at the end of each epoch, the ranks exchange
     their flags, and whether the time of a TimeLimit is over, so that all of them stop at the same batch. A single
@@ -96,26 +95,28 @@ class GracefulStop:
         elif trainer.should_stop:
             trainer.should_stop, self._delayed = False, True
 
-    def stop_if_agreed(self, trainer: L.Trainer) -> None:
-        """After an update: end the training if the time of a limit is over, or save and stop if a signal has come."""
-        self._stop(trainer, self._agree(trainer, self._training))
+    def after_update(self, trainer: L.Trainer) -> int:
+        """Return the signal on which to stop, and end the training if the time of a limit is over."""
+        return self._agree(trainer, self._training)
 
-    def look_at_limits(self, trainer: L.Trainer) -> None:
+    def after_last_update(self, trainer: L.Trainer) -> None:
         """After the last update of an epoch: end the training if the time of a limit is over."""
         if self._limits:
             self._agree(trainer, self._training, now=True)
 
-    def stop_after_epoch(self, trainer: L.Trainer) -> None:
-        # ResumeCheckpoint has saved this state already: a time limit that has passed since ends the next epoch
-        self._stop(trainer, self._agree(trainer, self._training, now=True, with_limits=False))
+    def after_epoch(self, trainer: L.Trainer) -> int:
+        """Return the signal on which to stop. A time limit that has passed since this state was saved ends the next
+        epoch."""
+        return self._agree(trainer, self._training, now=True, with_limits=False)
 
     def begin_validation(self) -> None:
         self._validation_start_s = time.monotonic()
         self._validation.begin()
 
-    def stop_before_validation_batch(self, trainer: L.Trainer) -> None:
-        if self._may_stop_in_validation and not trainer.sanity_checking and is_update(trainer):
-            self._stop(trainer, self._agree(trainer, self._validation), before_validation=True)
+    def before_validation_batch(self, trainer: L.Trainer) -> int:
+        """Return the signal on which to stop, and end the training if the time of a limit is over."""
+        may_stop = self._may_stop_in_validation and not trainer.sanity_checking and is_update(trainer)
+        return self._agree(trainer, self._validation) if may_stop else 0
 
     def end_validation(self, trainer: L.Trainer) -> None:
         self._training.skip(time.monotonic() - self._validation_start_s)
@@ -137,14 +138,3 @@ class GracefulStop:
         if passed and with_limits:
             self._limits[passed - 1].has_passed = trainer.should_stop = True
         return received
-
-    def _stop(self, trainer: L.Trainer, number: int, *, before_validation: bool = False) -> None:
-        """If all ranks know of a signal, save with the trainer's ResumeCheckpoint, if it has one, and raise Stopped.
-        number: of the signal; 0 for none."""
-        if not number:
-            return
-        if stalled := find_callback(trainer, StalledStep):
-            stalled.end()  # saving may take long
-        if checkpoint := find_callback(trainer, ResumeCheckpoint):
-            checkpoint.save_stopped(trainer, before_validation)
-        raise Stopped(number)

@@ -11,7 +11,7 @@ Schedule = Callable[[float], float]  # maps the epochs passed, fractional within
 
 class LearningRate(L.Callback):
     """Set the learning rate of each optimizer group before each step, to its initial rate times the schedule's factor.
-    Must be the first callback, because LearningRateMonitor reads the rate in the same hooks.
+    Must precede LearningRateMonitor, which reads the rate in the same hooks.
 
     spanning: returns the schedule of a run that ends after so many epochs (fractional; infinite without a limit), each
     of so many optimizer steps; both are known only when training starts. say: function that writes a line to the log.

@@ -29,7 +29,7 @@ from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.run_files import BadImagesList, BatchSheet, History, LoggedFiles
 from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.runs.signals import Signals, Stopped
 
 MISSING: Any = L.Callback()  # does nothing
 
@@ -202,9 +202,9 @@ class Last(Checkpoint):
         stop.delay(trainer, is_update=position.is_update)
         if position.is_update and not validates_next(trainer):
             if position.is_epoch_over:
-                stop.look_at_limits(trainer)
+                stop.after_last_update(trainer)
             else:
-                stop.stop_if_agreed(trainer)
+                self._stop_on(stop.after_update(trainer), trainer)
         if position.ends_training(trainer):
             validate_now(trainer)
 
@@ -213,7 +213,7 @@ class Last(Checkpoint):
         self.parts.stop.begin_validation()
 
     def on_validation_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *batch: Any) -> None:
-        self.parts.stop.stop_before_validation_batch(trainer)
+        self._stop_on(self.parts.stop.before_validation_batch(trainer), trainer, before_validation=True)
 
     def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *step: Any) -> None:
         self.parts.progress.on_validation_batch_end(trainer, pl_module, *step)
@@ -230,7 +230,17 @@ class Last(Checkpoint):
         self.parts.history.on_train_epoch_end(trainer, pl_module)
         self.parts.bad_images.on_train_epoch_end(trainer, pl_module)
         self.parts.checkpoint.on_train_epoch_end(trainer, pl_module)
-        self.parts.stop.stop_after_epoch(trainer)
+        self._stop_on(self.parts.stop.after_epoch(trainer), trainer)
+
+    def _stop_on(self, signal_number: int, trainer: L.Trainer, *, before_validation: bool = False) -> None:
+        """Stop on a signal that a rank has received and all ranks know: save this position, and leave the training.
+        signal_number: 0 for none. before_validation: the validation of this state is not complete."""
+        if not signal_number:
+            return
+        self.parts.stalled_step.on_train_end(trainer, trainer.lightning_module)  # saving may take long
+        if self.parts.checkpoint is not MISSING:
+            self.parts.checkpoint.save_stopped(trainer, before_validation)
+        raise Stopped(signal_number)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.parts.progress.on_train_end(trainer, pl_module)

@@ -1,5 +1,6 @@
 """Define what a training learns and how it is measured: the loss, the sums over images, the score, and their names in
-the log. Another task is another class with these members; no other file depends on which task it is."""
+the log. Training, log and progress ask a Task for these. Another task is a further subclass of Task; if it measures
+other things, Sums gets their fields, and ImageClassifier a metric of each."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
