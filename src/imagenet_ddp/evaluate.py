@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.launch import JoinedCommand, find_launcher
+from imagenet_ddp.engine.launch import agree_on_job, find_launcher, meet_others, run_ranks
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -29,8 +29,7 @@ def main() -> float | None:
 def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
-    place = find_launcher(request, os.environ)
-    joined = JoinedCommand.join(request, place)
+    place, meeting = meet_others(request, find_launcher(request, os.environ))
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
@@ -42,10 +41,10 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = joined.agree(decide, request)
+    job = agree_on_job(meeting, decide, request)
     try:
         with command.hydra_job(request, job.run_dir):
-            return joined.run(worker.evaluate, job, job.config)
+            return run_ranks(worker.evaluate, job, job.config, place, meeting)
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)
         raise

@@ -84,7 +84,7 @@ def _validate(read: Callable[..., parse.Request], *given: Any) -> tuple[parse.Re
     try:
         return read(*given), []
     except ConfigError as error:
-        return error.request if isinstance(error, parse.NotMetError) else None, error.mistakes
+        return error.request if isinstance(error, parse.RefusedError) else None, error.mistakes
 
 
 def _unsupported(request: parse.Request, options: Any) -> list[Mistake]:

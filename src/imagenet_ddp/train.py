@@ -11,7 +11,7 @@ from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import sweep, worker
 from imagenet_ddp.engine.job import decide
-from imagenet_ddp.engine.launch import JoinedCommand, find_launcher
+from imagenet_ddp.engine.launch import agree_on_job, find_launcher, leave_others, meet_others, run_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
@@ -44,19 +44,18 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     job gets a process of its own."""
     begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
-        place = find_launcher(request, os.environ)
-        joined = JoinedCommand.join(request, place)
+        place, meeting = meet_others(request, find_launcher(request, os.environ))
         typed = overrides.shell_line("train", sys.argv[1:])
-        job = joined.agree(lambda: decide(request, os.environ, place, typed, joined.num_local), request)
+        job = agree_on_job(meeting, lambda: decide(request, os.environ, place, typed), request)
         job = replace(job, begin_s=begin_s)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)
-        joined.leave()
+        leave_others(place, meeting)
         return folder.summary(job.run_dir).get("best/val/top1")
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
-            return joined.run(worker.train, job, job.config, own_processes=in_sweep)
+            return run_ranks(worker.train, job, job.config, place, meeting, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

@@ -92,10 +92,10 @@ def test_many_need_few_round_trips(monkeypatch: pytest.MonkeyPatch):
         ConfigError, match=r"^rank 0 \(node 0, local rank 0\) has not answered after 0 s\. Its messages"
     ):
         meet_as(root, 1, 1000, 0.1)
-    commands = PrefixStore("commands", root)
+    ranks = PrefixStore("ranks", root)
     for number in range(2, 1000):
         own = vars(Member("h", number, "m", "p", number=number, size=1000))
-        commands.set(f"arrival/{commands.add('arrivals', 1) - 1}", json.dumps(own))
+        ranks.set(f"arrival/{ranks.add('arrivals', 1) - 1}", json.dumps(own))
     monkeypatch.setattr(messages, "PrefixStore", Counted)
     assert len(meet_as(root, 0, 1000, 20).members) == 1000
     assert len(calls) < 20
@@ -138,7 +138,7 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
 
 def test_another_version_is_told_to_all(fake_ranks: FakeRanks):
     """Although its members post other keys."""
-    store = PrefixStore("commands", next(fake_ranks.stores))
+    store = PrefixStore("ranks", next(fake_ranks.stores))
     store.add("arrivals", 1)
     who = {"host": "b", "pid": 1, "machine": "b", "pids": "b", "number": 1, "size": 2}
     store.set("arrival/0", json.dumps({**who, "noun": "rank", "equal": {"the code of imagenet_ddp": "old"}}))

@@ -98,7 +98,7 @@ VERDICTS = [[], [1], [[[[0, 0]], [{"host": 1}]]], [[[[0, 5]], []]], {"a": 1}, "x
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_verdict_of_another_kind_is_refused(verdict: Any) -> None:
     with FakeRanks(connect(2)) as fake_ranks:
-        store = PrefixStore("commands", next(fake_ranks.stores))
+        store = PrefixStore("ranks", next(fake_ranks.stores))
         store.set("verdict", json.dumps(verdict))
         (text,) = mistakes(fake_ranks.join(1, 2), ConfigError)
         assert text.startswith("`verdict` in the rendezvous store is not what a process of this run posts. Hint: ")
@@ -109,9 +109,9 @@ def test_a_recorded_verdict_does_not_count() -> None:
     connections = connect(2)
     with FakeRanks(connections) as fake_ranks:
         first, _ = join_all(fake_ranks, 2)
-        recorded: Any = first.root.store.get("commands/verdict")
+        recorded: Any = first.root.store.get("ranks/verdict")
     with FakeRanks(connections) as fake_ranks:
-        PrefixStore("commands", next(fake_ranks.stores)).set("verdict", recorded)
+        PrefixStore("ranks", next(fake_ranks.stores)).set("verdict", recorded)
         (text,) = mistakes(fake_ranks.join(1, 2), ConfigError)
         assert text.startswith("`verdict` in the rendezvous store is not what a process of this run posts.")
 

@@ -169,7 +169,7 @@ def test_the_same_command_on_both_nodes(trained: Trained) -> None:
     """No rank is given, names resolve to 127.0.1.1 as Debian has it, and node 0's sorts last."""
     zeta, alpha = trained.found
     assert f"Rendezvous: MASTER_ADDR at {ZETA}:29500, rank 0 of 4, local rank 0 of 2, node 0 of 2." in zeta.out
-    assert "GLOO_SOCKET_IFNAME=ens5: used to reach" in zeta.out
+    assert "GLOO_SOCKET_IFNAME=ens5: used to reach" in (trained.run_dir / "logs/rank0.log").read_text()
     assert f"Node 1 of 2 runs ranks 2 to 3. The rendezvous is at {ZETA}:29500. Node 0 (zeta) shows" in alpha.out
     assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
     assert zeta.err == alpha.err == ""

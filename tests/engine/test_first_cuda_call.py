@@ -25,7 +25,7 @@ from imagenet_ddp.doctor.run_checks import inspect_machine, run_checks
 from imagenet_ddp.engine import batch_finder, worker
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.predictor import make_predictor
-from imagenet_ddp.engine.world import join_world
+from imagenet_ddp.engine.world import meet_ranks
 
 
 class Recorder:
@@ -124,7 +124,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
 
     def run(info: Place) -> tuple[torch.device, list[int], list[str]]:
         """Join the others, plan and find the batch, as in a training."""
-        world = join_world(info, config)
+        world = meet_ranks(info, config)
         job = Job(config, Path("r"))
         plan = worker.make_plan(job, world)
         batch_finder.find_batch(job, plan, world)

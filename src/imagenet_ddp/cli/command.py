@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, hydra_flags, overrides
 from imagenet_ddp.cli.correct import corrected
-from imagenet_ddp.cli.parse import NotMetError, command_line
+from imagenet_ddp.cli.parse import RefusedError, command_line
 from imagenet_ddp.cli.request import Request
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.distributed.launchers.detect import with_known_host
@@ -117,13 +117,13 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
 def refuse(error: ConfigError, verb: str) -> NoReturn:
     """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
     show(error, verb)
-    if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
+    if isinstance(error, RefusedError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
             refused = error.request.places[0]
             if refused is not None and refused.others_wait:
                 sys.stderr.flush()
-                from imagenet_ddp.distributed.join import report_refusal
+                from imagenet_ddp.distributed.meet_commands import report_refusal
 
                 report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
     sys.exit(2)

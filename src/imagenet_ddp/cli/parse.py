@@ -34,8 +34,8 @@ from imagenet_ddp.system.files import not_writable_reason
 T = TypeVar("T", bound=commands.CommonConfig)
 
 
-class NotMetError(ConfigError):
-    """Mistakes in one node's command line, not yet known to the other nodes of the run."""
+class RefusedError(ConfigError):
+    """Mistakes in a command line, with what could be read of it. Other nodes of the run may wait for this command."""
 
     def __init__(self, mistakes: Sequence[Mistake], request: Request):
         super().__init__(mistakes)
@@ -199,7 +199,7 @@ def _accepted(request: Request, found: list[Mistake], jobs: Sequence[Job]) -> Re
             jobs_of.setdefault(mistake, []).append(number)
     found += [_with_jobs(mistake, numbers, request.names) for mistake, numbers in jobs_of.items()]
     if found:
-        raise NotMetError(list(dict.fromkeys(found)), request)
+        raise RefusedError(list(dict.fromkeys(found)), request)
     return request
 
 

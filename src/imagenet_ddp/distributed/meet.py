@@ -1,9 +1,9 @@
 """Let the processes of a run meet at one key-value store, say who is missing, and let number 0 decide for all.
 
-The commands meet first, one per node or per rank, then the ranks. Each posts who it is. Number 0 waits for
-cluster.timeout_s and posts one verdict for all. Whoever finds a mistake or fails posts the reason, which ends all waits
-of the others. Keys: arrivals, arrival/N and verdict, under `commands/`, `ranks/` and the name of each later agreement;
-`failed`, `failed_read`.
+Ranks meet once. The commands that start the ranks of their nodes meet before, as nodes. Each member posts who it is.
+Number 0 waits for cluster.timeout_s and posts one verdict for all. Whoever finds a mistake or fails posts the reason,
+which ends all waits of the others. Keys: arrivals, arrival/N and verdict, under `nodes/`, `ranks/` and the name of each
+later agreement; `failed`, `failed_read`.
 """
 
 import contextlib
@@ -274,7 +274,6 @@ class Meeting:
 
 def meet(
     root: Messages,
-    prefix: str,
     own: Member,
     expected: Expected,
     timeout_s: float,
@@ -303,7 +302,7 @@ def meet(
         of_positions = [[position, number] for position, number in enumerate(numbers) if number is not None]
         return [of_positions, [{**vars(each), "equal": {}} for each in placed]]
 
-    store = root.under(prefix)
+    store = root.under(f"{noun}s")
     position, verdict = _decide_for_all(root, store, vars(own), decide, expected, timeout_s)
     with as_posted("verdict"):
         of_positions, posted = verdict

@@ -55,14 +55,14 @@ class WorkersFailedError(Exception):
 class Workers:
     """Run worker(place, *arguments) in num_local processes of this node.
 
-    Each process has the environment variables by which libraries find their rank. first: ranks of this node's first
-    worker if several nodes have joined; None on a single node. cores: for all workers, if counted.
+    Each process has the environment variables by which libraries find their rank. node: place of this
+    node's command, once several nodes have met; None on a single node. cores: for all workers, if counted.
     """
 
     worker: Callable[..., Any]
     arguments: tuple[Any, ...]
     num_local: int
-    first: Place | None = None
+    node: Place | None = None
     cores: Cores | None = None
 
     def run(self) -> Any:
@@ -74,7 +74,7 @@ class Workers:
         with _recorded_signals() as received:
             if [number for number in received if number != signal.SIGUSR2]:
                 raise _nothing_to_save(received[0])
-            first, store = self.first, None
+            first, store = self.node, None
             if first is None:
                 first = Place(world_size=self.num_local, local_world_size=self.num_local, launcher="own workers")
                 if self.num_local > 1:
@@ -103,7 +103,9 @@ class Workers:
         try:
             for local_rank in range(self.num_local):
                 rank = first.rank + local_rank
-                place = replace(first, rank=rank, local_rank=local_rank, is_worker=True, cores=self.cores)
+                place = replace(
+                    first, rank=rank, local_rank=local_rank, is_node=False, is_worker=True, cores=self.cores
+                )
                 result = None if local_rank else sender
                 arguments = (self.worker, self.arguments, place, os.getpid(), result)
                 process = context.Process(target=_run_worker, args=arguments)

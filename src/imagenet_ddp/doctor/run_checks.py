@@ -14,7 +14,7 @@ from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.engine.worker import joined_ranks
+from imagenet_ddp.engine.worker import met_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs.signals import exit_on_signal
@@ -22,6 +22,7 @@ from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
+    from imagenet_ddp.distributed.meet import Meeting
     from imagenet_ddp.engine.plan import Plan
 
 
@@ -122,7 +123,9 @@ def passed(what: str) -> list[Check]:
     return [Check("", True, what)]
 
 
-def diagnose(place: Place, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
+def diagnose(
+    place: Place, payload: tuple[CommonConfig, list[Check], int], meeting: "Meeting | None" = None
+) -> list[Check]:
     """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
 
     payload: (the config, this node's own checks, the number of classes that they counted or 0).
@@ -131,11 +134,11 @@ def diagnose(place: Place, payload: tuple[CommonConfig, list[Check], int]) -> li
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import check_world
-        from imagenet_ddp.engine.world import join_world  # torch from here on
+        from imagenet_ddp.engine.world import meet_ranks  # torch from here on
 
     try:
-        world = join_world(place, config)
+        world = meet_ranks(place, config, meeting)
     except ConfigError as error:
         return failed(error.mistakes, "ranks") if place.rank == 0 else []
-    with joined_ranks(place, config, world):
+    with met_ranks(place, config, world=world):
         return check_world(config, world, node_checks, num_classes)

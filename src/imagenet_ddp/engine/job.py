@@ -83,11 +83,9 @@ def decide(
     environ: Mapping[str, str],
     place: Place,
     command: str,
-    num_local: int | None = None,
 ) -> Job:
     """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
-    removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed. num_local: number of
-    workers that each node has announced; None if the nodes have not announced any."""
+    removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
     run_key, typed = place.run_key, typed_value(request, "experiment")
     experiment = None if typed == "null" else typed
     earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request, "hydra.run.dir") is not None
@@ -111,7 +109,7 @@ def decide(
 
     stored = read(earlier.checkpoint)[KEY]
     refuse_lost_data(stored, request)
-    config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place, num_local)
+    config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place)
     changed = changes(stored["config"], config)
     of_checkpoint = leaves(stored["config"])  # a key that an older version lacked had its default value in that run
     if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
@@ -203,14 +201,13 @@ def _resumed_config(
     stored: Mapping[str, Any],
     checkpoint: Path,
     place: Place,
-    num_local: int | None,
 ) -> RunConfig:
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     follow_image_size(merged.data, request, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
-    here = place.num_nodes, num_local
+    here = place.num_nodes, place.local_world_size if place.is_node and not place.is_alone else None
     if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):
         raise ConfigError(
             f"{checkpoint} was written with trainer.num_nodes={of_run[0]} trainer.devices={merged.trainer.devices}, "

@@ -1,10 +1,10 @@
-"""Launch a job: connect its commands, one per node or per rank, let them agree on the job, and start its processes."""
+"""Launch a job: meet the other commands, one per node or per rank, agree on the job, and start its processes."""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
@@ -50,127 +50,115 @@ def _typed(request: parse.Request) -> CommonConfig:
     return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
 
 
-@dataclass(frozen=True)
-class JoinedCommand:
-    """This command among the commands of its job.
-
-    meeting: the commands that have joined; None if this is the only one. first: the rank of this process, or of the
-    first worker that this command starts; None without a meeting. Unless place.is_node, a launcher has started one
-    command for each rank.
-    """
-
-    place: Place
-    meeting: "Meeting | None" = None
-    first: Place | None = None
-
-    @classmethod
-    def join(cls, request: parse.Request, place: Place) -> "JoinedCommand":
-        """Wait for the other commands of this job, and compare their options. Raises ConfigError if they differ."""
-        if place.local_rank == 0:
-            idle_cores.register()
-        if place.is_alone:
-            return cls(place)
-        # this package reports a rank that ends; torch's C++ code would also print a stack trace
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        with import_torch():
-            from imagenet_ddp.distributed import join
-            from imagenet_ddp.distributed.meet import SharedError
-            from imagenet_ddp.engine import devices
-
-        config = _typed(request)
-        reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
-        try:
-            _expect_backend(config)
-            num_local = devices.num_local_processes(config) if place.is_node else 1
-        except ConfigError as error:
-            if not reports:
-                sys.exit(2)
-            raise parse.NotMetError(error.mistakes, request) from error
-        try:
-            facts = facts_of_command(config, num_local if place.is_node else None)
-            return cls(place, *join.join_commands(place, facts, num_local, config.cluster.timeout_s))
-        except SharedError:
-            if not reports:
-                sys.exit(2)
-            raise
-
-    @property
-    def num_local(self) -> int | None:
-        """The number of processes that this node has announced to the others; None if nothing was announced."""
-        return self.first.local_world_size if self.first and self.place.is_node else None
-
-    def agree(self, decide: Callable[[], Job], request: parse.Request) -> Job:
-        """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
-        clocks differ, and continue from the same checkpoint."""
-        if self.meeting is None:
-            return decide()
-        from imagenet_ddp.distributed.join import share_file
+def meet_others(request: parse.Request, place: Place) -> tuple[Place, "Meeting | None"]:
+    """Wait for the other commands of this job, and compare their options. Return this command's place among them, and
+    the meeting; None if this is the only command. Raises ConfigError if the options differ."""
+    if place.local_rank == 0:
+        idle_cores.register()
+    if place.is_alone:
+        return place, None
+    # this package reports a rank that ends; torch's C++ code would also print a stack trace
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    with import_torch():
+        from imagenet_ddp.distributed import meet_commands
         from imagenet_ddp.distributed.meet import SharedError
+        from imagenet_ddp.engine import devices
 
-        meeting = self.meeting
-        try:
-            if meeting.number == 0:
-                job = decide()
-                job = replace(job, run_dir=job.run_dir.resolve())
-                run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
-                meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
-                share_file(meeting, job.checkpoint)
-                return job
-            content = meeting.broadcast("job")
-            job = received(content, request)
-            checkpoint, run_dir = share_file(meeting, None), job.run_dir
-            if meeting.members[0].machine != meeting.members[meeting.number].machine:
-                run_dir = folder.make_elsewhere(run_dir, content["relative"])
-        except ConfigError as error:
-            if not isinstance(error, SharedError):
-                meeting.refuse(error)
-            raise
-        return replace(job, run_dir=run_dir, checkpoint=checkpoint)
+    config = _typed(request)
+    reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
+    try:
+        _expect_backend(config)
+        num_local = devices.num_local_processes(config) if place.is_node else 1
+    except ConfigError as error:
+        if not reports:
+            sys.exit(2)
+        raise parse.RefusedError(error.mistakes, request) from error
+    try:
+        facts = facts_of_command(config, num_local if place.is_node else None)
+        return meet_commands.meet_commands(place, facts, num_local, config.cluster.timeout_s)
+    except SharedError:
+        if not reports:
+            sys.exit(2)
+        raise
 
-    def run(
-        self, task: Callable[[Place, Any], T], payload: Any, config: CommonConfig, *, own_processes: bool = False
-    ) -> T:
-        """Call task(place, payload) in every process of this node. own_processes: start a separate process even if
-        there is only one."""
-        meeting, first = self.meeting, self.first
-        if not self.place.is_node:
-            return task(first or self.place, payload)
-        with import_torch():
-            from imagenet_ddp.engine import devices
 
-        num_local = devices.num_local_processes(config)
-        if first is None and num_local == 1 and not own_processes:
-            return task(Place(), payload)
-        if num_local > 1:
-            _expect_backend(config)
-            _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
-        if meeting is not None and first is not None and first.node_rank:
-            _show_place(first, num_local, meeting.members[0].host)
-        cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
-        num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
-        devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
-        workers, done = Workers(task, (payload,), num_local, first, cores), False
-        try:
-            result = workers.run()
-            done = True
-            return result
-        except WorkersFailedError as error:
-            here = first is None or first.node_rank == 0
-            if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
-                error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
-            if meeting is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
-                who = meeting.name(meeting.number)
-                reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
-                meeting.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
-            raise
-        finally:
-            if meeting is not None:
-                meeting.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+def agree_on_job(meeting: "Meeting | None", decide: Callable[[], Job], request: parse.Request) -> Job:
+    """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
+    clocks differ, and continue from the same checkpoint."""
+    if meeting is None:
+        return decide()
+    from imagenet_ddp.distributed.meet import SharedError
+    from imagenet_ddp.distributed.shared_file import share_file
 
-    def leave(self) -> None:
-        """Leave the other commands of a job that needs no processes."""
-        if self.meeting is not None and self.place.is_node:
-            self.meeting.leave(LEAVE_S)
+    try:
+        if meeting.number == 0:
+            job = decide()
+            job = replace(job, run_dir=job.run_dir.resolve())
+            run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+            meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
+            share_file(meeting, job.checkpoint)
+            return job
+        content = meeting.broadcast("job")
+        job = received(content, request)
+        checkpoint, run_dir = share_file(meeting, None), job.run_dir
+        if meeting.members[0].machine != meeting.members[meeting.number].machine:
+            run_dir = folder.make_elsewhere(run_dir, content["relative"])
+    except ConfigError as error:
+        if not isinstance(error, SharedError):
+            meeting.refuse(error)
+        raise
+    return replace(job, run_dir=run_dir, checkpoint=checkpoint)
+
+
+def run_ranks(
+    task: Callable[..., T],
+    payload: Any,
+    config: CommonConfig,
+    place: Place,
+    meeting: "Meeting | None",
+    *,
+    own_processes: bool = False,
+) -> T:
+    """Call task(place, payload) in every process of this node, or task(place, payload, meeting) in this one if it is a
+    rank. own_processes: start a separate process even if there is only one."""
+    if not place.is_node:
+        return task(place, payload, meeting)
+    with import_torch():
+        from imagenet_ddp.engine import devices
+
+    num_local = devices.num_local_processes(config)
+    if meeting is None and num_local == 1 and not own_processes:
+        return task(Place(), payload)
+    if num_local > 1:
+        _expect_backend(config)
+        _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
+    if meeting is not None and place.node_rank:
+        _show_place(place, meeting.members[0].host)
+    cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
+    num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
+    devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
+    workers, done = Workers(task, (payload,), num_local, place if meeting else None, cores), False
+    try:
+        result = workers.run()
+        done = True
+        return result
+    except WorkersFailedError as error:
+        here = meeting is None or place.node_rank == 0
+        if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
+            error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
+        if meeting is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+            who = meeting.name(meeting.number)
+            reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
+            meeting.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
+        raise
+    finally:
+        leave_others(place, meeting, LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+
+
+def leave_others(place: Place, meeting: "Meeting | None", timeout_s: float = LEAVE_S) -> None:
+    """Leave the commands of the other nodes. Ranks leave by their World."""
+    if meeting is not None and place.is_node:
+        meeting.leave(timeout_s)
 
 
 def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
@@ -207,11 +195,11 @@ def _warn_of_few_cores(num_local: int, device_type: str) -> None:
         )
 
 
-def _show_place(first: Place, num_local: int, host: str) -> None:
-    last = first.rank + num_local - 1
-    ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
+def _show_place(place: Place, host: str) -> None:
+    last = place.rank + place.local_world_size - 1
+    ranks = f"rank {last}" if place.local_world_size == 1 else f"ranks {place.rank} to {last}"
     console.print_message(
-        f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at {first.address}. "
+        f"Node {place.node_rank} of {place.num_nodes} runs {ranks}. The rendezvous is at {place.address}. "
         f"Node 0 ({host}) shows the run.",
         sys.stdout,
     )

@@ -1,4 +1,4 @@
-"""Run one process of a job from its start to its exit code: join the other ranks, do the work, and report failures."""
+"""Run one process of a job from its start to its exit code: meet the other ranks, do the work, report failures."""
 
 import os
 import sys
@@ -20,14 +20,15 @@ from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.failure_watch import FailureWatch
+    from imagenet_ddp.distributed.meet import Meeting
     from imagenet_ddp.engine.plan import Plan
     from imagenet_ddp.engine.world import World
 
 
-def train(place: Place, job: Job) -> float | None:
+def train(place: Place, job: Job, meeting: "Meeting | None" = None) -> float | None:
     """Train in this process; return the highest val/top1, a fraction, or None without validation."""
     signals = Signals().install()
-    with joined_ranks(place, job.config, job=job) as world:
+    with met_ranks(place, job.config, meeting, job=job) as world:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import batch_finder, fit
 
@@ -40,10 +41,10 @@ def train(place: Place, job: Job) -> float | None:
             return fit.run(job, plan, world, signals)
 
 
-def evaluate(place: Place, job: Job) -> float:
+def evaluate(place: Place, job: Job, meeting: "Meeting | None" = None) -> float:
     """Evaluate in this process; return the top-1, a fraction."""
     exit_on_signal()
-    with joined_ranks(place, job.config) as world:
+    with met_ranks(place, job.config, meeting) as world:
         with import_torch():
             from imagenet_ddp.engine import evaluate as engine_evaluate
 
@@ -76,19 +77,25 @@ def make_plan(job: Job, world: "World") -> "Plan":
 
 
 @contextmanager
-def joined_ranks(
-    place: Place, config: CommonConfig, world: "World | None" = None, *, job: Job | None = None
+def met_ranks(
+    place: Place,
+    config: CommonConfig,
+    meeting: "Meeting | None" = None,
+    *,
+    world: "World | None" = None,
+    job: Job | None = None,
 ) -> Generator["World"]:
-    """Join the other ranks, run the block, and turn every outcome into one exit code for all ranks. world: the
-    connection of a process that has already joined. job: a job that SLURM may requeue after a stop."""
+    """Meet the other ranks, run the block, and turn every outcome into one exit code for all ranks. meeting: see
+    meet_ranks. world: the connection of a process that has already met the others. job: a job that SLURM may requeue
+    after a stop."""
     is_command = place.world_size == 1 and not place.is_worker  # this process is the command that was typed
     try:
         with raise_on_signal():
             with import_torch():
-                from imagenet_ddp.engine.world import join_world  # imports torch
+                from imagenet_ddp.engine.world import meet_ranks  # imports torch
 
             if world is None:
-                world = join_world(place, config)
+                world = meet_ranks(place, config, meeting)
         yield world
         world.leave()
     except (ConfigError, SignalExit) as error:

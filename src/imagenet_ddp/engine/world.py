@@ -71,9 +71,10 @@ def _who_can_post(place: Place) -> str:
     )
 
 
-def join_world(place: Place, config: CommonConfig) -> World:
-    """Choose this process's device, set the network interfaces, wait until all ranks have joined, and check that each
-    has its own GPU and that all can reach each other. Raises ConfigError otherwise."""
+def meet_ranks(place: Place, config: CommonConfig, meeting: Meeting | None = None) -> World:
+    """Choose this process's device, set the network interfaces, wait until all ranks have met, and check that each
+    has its own GPU and that all can reach each other. Raises ConfigError otherwise. meeting: of the ranks, if they have
+    met as commands."""
     if place.world_size == 1:
         return World(place, devices.use_device(config.trainer, place.local_rank))
     timeout_s = config.cluster.timeout_s
@@ -92,9 +93,10 @@ def join_world(place: Place, config: CommonConfig) -> World:
         if mistakes := shared_gpus(uuids, place.label):
             raise ConfigError(mistakes)
 
-    own = Member(**vars(this_process()), number=place.rank, size=place.world_size)
-    hint = "read that rank's messages, or set a longer cluster.timeout_s."
-    meeting = meet(root, "ranks", own, Expected(place.world_size, "rank", place.label, hint), timeout_s)
+    if meeting is None:
+        own = Member(**vars(this_process()), number=place.rank, size=place.world_size)
+        hint = "read that rank's messages, or set a longer cluster.timeout_s."
+        meeting = meet(root, own, Expected(place.world_size, "rank", place.label, hint), timeout_s)
     client = lambda: connect(place, timeout_s)  # noqa: E731
     watch = None
     try:

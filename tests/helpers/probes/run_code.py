@@ -28,7 +28,7 @@ def meet_as(
     """Join as this rank or node of a meeting. more: fields of Member."""
     root = root if isinstance(root, Messages) else Messages(root)
     own = Member(**vars(this_process()), number=number, size=size, **more)
-    return meet(root, "commands", own, Expected(size, noun, label, "start the command there too."), timeout_s)
+    return meet(root, own, Expected(size, noun, label, "start the command there too."), timeout_s)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed import compare_members, join, store, store_file
-from imagenet_ddp.distributed.join import join_commands, report_refusal, share_file
+from imagenet_ddp.distributed import compare_members, meet_commands, shared_file, store, store_file
 from imagenet_ddp.distributed.meet import Meeting
+from imagenet_ddp.distributed.meet_commands import meet_commands as meet_commands_at
+from imagenet_ddp.distributed.meet_commands import report_refusal
 from imagenet_ddp.distributed.place import Address, Place
+from imagenet_ddp.distributed.shared_file import share_file
 
 MACHINE = threading.local()
 
@@ -35,12 +37,12 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         name = getattr(MACHINE, "name", "")
         return replace(process(), machine=name, host=name) if name else process()
 
-    for module in (join, store_file):
+    for module in (meet_commands, store_file):
         monkeypatch.setattr(module, "this_process", this_process)
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
     for name, value in (("WAIT_S", 0.5), ("SEND_S", 8.0)):
-        monkeypatch.setattr(join, name, value)
+        monkeypatch.setattr(meet_commands, name, value)
     yield
     store_file.remove_own_files()
 
@@ -58,12 +60,12 @@ def address() -> Address:
 
 def start(
     pool: ThreadPoolExecutor, infos: list[Place], machines: str = "", timeout_s: float = 20
-) -> list[Future[tuple[Meeting, Place]]]:
+) -> list[Future[tuple[Place, Meeting]]]:
     """Start the commands, each on its machine."""
 
-    def command(place: Place, machine: str) -> tuple[Meeting, Place]:
+    def command(place: Place, machine: str) -> tuple[Place, Meeting]:
         MACHINE.name = machine
-        return join_commands(place, {}, 2, timeout_s)
+        return meet_commands_at(place, {}, 2, timeout_s)
 
     names = machines or [""] * len(infos)
     return [pool.submit(command, info, name) for info, name in zip(infos, names, strict=True)]
@@ -77,11 +79,11 @@ def test_nodes_meet_at_a_port(pool: ThreadPoolExecutor, address: Address, number
     """Given, found out, and mixed: the one that serves is node 0, holds rank 0, and leaves last."""
     infos = [Place(node_rank=number, num_nodes=3, address=address, is_node=True, is_typed=True) for number in numbers]
     met = [future.result(30) for future in start(pool, infos)]
-    for (meeting, first), given in zip(met, numbers, strict=True):
+    for (first, meeting), given in zip(met, numbers, strict=True):
         number = meeting.number
         assert given in (None, number)
-        assert first == Place(2 * number, 0, number, 6, 2, 3, address, is_typed=True)
-    zero, *others = sorted((meeting for meeting, _ in met), key=lambda meeting: meeting.number)
+        assert first == Place(2 * number, 0, number, 6, 2, 3, address, is_node=True, is_typed=True)
+    zero, *others = sorted((meeting for _, meeting in met), key=lambda meeting: meeting.number)
     assert [zero.number, *(other.number for other in others)] == [0, 1, 2]
     leaving = pool.submit(zero.leave, 10)
     others[0].leave(1)
@@ -103,7 +105,7 @@ def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[Place
 @pytest.mark.parametrize("local", [2, 0])
 def test_ranks_meet_and_nodes_are_counted_where_nobody_said(pool: ThreadPoolExecutor, address: Address, local: int):
     for rank, future in enumerate(start(pool, ranks(address, local), "aabb")):
-        assert future.result(30)[1] == Place(
+        assert future.result(30)[0] == Place(
             rank, rank % 2, rank // 2, 4, 2, 2, address, launcher="cluster.rank", is_typed=True
         )
 
@@ -230,7 +232,7 @@ def test_a_file_that_is_lacking_is_sent(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(b"weights" * 1000)
     assert share(None) == [None] * 3
     assert share(path) == [path] * 3, "it is there"
-    monkeypatch.setattr(join, "CHUNK_BYTES", 999)
+    monkeypatch.setattr(shared_file, "CHUNK_BYTES", 999)
     is_file = Path.is_file  # asked on the disks of the others
     monkeypatch.setattr(Path, "is_file", lambda each: each != path and is_file(each))
     found = share(path)
