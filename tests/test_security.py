@@ -3,11 +3,13 @@
 import io
 import os
 import re
+import tempfile
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 from PIL import Image
 
@@ -18,6 +20,7 @@ from imagenet_ddp.data.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models import compiled
 from imagenet_ddp.report.run_folders import find_runs
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -193,3 +196,35 @@ def test_minimum_versions_carry_the_known_advisories():
     for package, least in {"torch": "2.11", "lightning": "2.6.6", "hydra-core": "1.3.8", "pillow": "12.3"}.items():
         assert re.search(rf'"{package}>={re.escape(least)}', text), package
     assert '"gradio>=6.16"' in text and '"onnx>=1.21"' in text
+
+
+# ---- what others left in /tmp ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", ["by somebody else", "open to others", "a link", "a file", ""])
+def test_a_folder_in_a_shared_tmp_is_this_users_alone(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    shared = tmp_path / f"imagenet_ddp_compiled_{os.getuid()}"
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    if made == "a link":
+        shared.symlink_to("theirs")
+    elif made == "a file":
+        shared.touch()
+    elif made:
+        shared.mkdir(mode=0o700)
+        shared.chmod(0o777 if made == "open to others" else 0o700)
+    if made == "by somebody else":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder to somebody else")
+        os.chown(shared, 4321, 4321)
+    compiled.compile_calls(torch.nn.Module(), "off", 1, 1)
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    net = torch.nn.Module()
+    net.net = torch.nn.Identity()
+    compiled.compile_calls(net, "default", 1, 1)
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert used == (tmp_path / "home/imagenet_ddp/compiled" if made else shared)
+    assert used.stat().st_mode & 0o777 == 0o700 and used.stat().st_uid == os.getuid()

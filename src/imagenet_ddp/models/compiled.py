@@ -4,12 +4,14 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.files import cache_dir, make_private
 
 # Maximum number of graphs per code object. Above it, torch runs eagerly without an error. Its default of 8 is too low
 # for the image sizes of progressive training.
@@ -80,7 +82,21 @@ class CompiledCalls:
             return net(images)
 
 
+def _use_private_cache() -> None:
+    """Let torch keep compiled code where only this user can write. It loads and runs what it finds there, and its
+    default, /tmp/torchinductor_USER, may have been made by somebody else."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder = Path(tempfile.gettempdir(), f"imagenet_ddp_compiled_{os.getuid()}")
+        try:
+            make_private(folder)
+        except OSError:
+            make_private(folder := cache_dir(os.environ) / "compiled")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
 def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int) -> None:
     """Make the module call its net compiled, unless mode is off. The arguments are those of CompiledCalls."""
-    if mode != "off":  # replaced as by strategy=dp; this is not an nn.Module, so it adds no keys to checkpoints
+    if mode != "off":
+        _use_private_cache()
+        # replaced as by strategy=dp; this is not an nn.Module, so it adds no keys to checkpoints
         vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images)

@@ -204,6 +204,15 @@ def expand_home(text: str) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111 Path.expanduser() raises there
 
 
+def make_private(folder: Path) -> None:
+    """Create a folder that only this user can enter, unless it exists. Raises OSError if it cannot be created, is a
+    link, belongs to somebody else, or is open to others: in /tmp, anybody may have made it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not private")
+
+
 def cache_dir(environ: Mapping[str, str]) -> Path:
     """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "imagenet_ddp")

@@ -9,7 +9,6 @@ number of cores that it has taken. The system releases the lock when the process
 import fcntl
 import json
 import os
-import stat
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.system.cpu_cores import container_cpu_s, cpu_quota, num_cores, visible_cores
-from imagenet_ddp.system.files import cache_dir
+from imagenet_ddp.system.files import cache_dir, make_private
 from imagenet_ddp.system.text import count_noun
 
 SAMPLE_S = 0.2  # shortest measurement: the system counts in steps of 0.01 s
@@ -129,10 +128,7 @@ class Trainings:
 
     def __init__(self, folder: Path):
         """Create the folder. Raises OSError if it cannot be created, or belongs to others."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} is not private")
+        make_private(folder)
         self._folder = folder
         self._own, self._path = self._lock_new_file()
         self.take(None)
