@@ -94,12 +94,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Return the folder of real images, which are not part of the project. Skips the test if it does not exist."""
-    folder = Path(os.environ.get("IMAGENET_DDP_TEST_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"{folder}, the folder of real images, does not exist. Hint: set IMAGENET_DDP_TEST_DATA.")
-    return folder
+def odd_images() -> Path | None:
+    """Return the folder of collected images that decoders stumble over, which are not part of the project, or None if
+    it does not exist. The tests generate such files, too."""
+    folder = Path(os.environ.get("IMAGENET_DDP_TEST_DATA", ROOT.parent / "shared" / "data")) / "odd"
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return JPEG files of different shapes, colours and brightness, in one folder."""
+    from helpers.sample_images import write_photos
+
+    return write_photos(tmp_path_factory.mktemp("photographs"))
 
 
 def write_images(folder: Path, classes: dict[str, int], seed: int = 0, size: int = 40) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from conftest import Run, clean_environ
+from PIL import Image
+
+from imagenet_ddp.data.sources.shapes import CLASSES, draw
 
 
 def one_core() -> list[str]:
@@ -43,17 +46,15 @@ def test_the_first_command_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """Five classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 of ten (docs/performance.md); a part of it
-    is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
-    from those weights."""
-    classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
-    for root, names, count in (("first", classes[:5], 200), ("second", classes[5:], 60)):
+def test_the_quick_recipe_and_weights_of_other_classes(run: Run, tmp_path: Path) -> None:
+    """Five classes of generated shapes: a part of the recipe is enough to see that it learns at the speed it should.
+    The other five classes, with 60 images each, are learned from those weights."""
+    for root, names, count in (("first", CLASSES[::2], 200), ("second", CLASSES[1::2], 60)):
         for split, name in itertools.product(("train", "val"), names):
             (tmp_path / root / split / name).mkdir(parents=True)
-            images = sorted((shared_data / "tiny10" / split / name).iterdir())
-            for image in images[:count] if split == "train" else images:
-                (tmp_path / root / split / name / image.name).symlink_to(image)
+            for number in range(count if split == "train" else 50):
+                pixels, quality = draw(split, name, number, seed=0)
+                Image.fromarray(pixels).save(tmp_path / root / split / name / f"{number:03}.jpg", quality=quality)
     # one thread: two that share a core with other work wait for each other in loops that cost CPU time
     shape = ["experiment=quick", "data=imagefolder", "cluster.num_threads=1"]
 
@@ -63,10 +64,10 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
         return json.loads((tmp_path / folder / "summary.json").read_text())
 
     summary = trained("start", "data.root=first", "trainer.max_epochs=2")
-    assert summary["best/val/top1"] >= 0.45  # 0.56 and 0.63 were seen
+    assert summary["best/val/top1"] >= 0.45  # 0.63 was seen
     # far off: 15 was seen on a quiet machine
     assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 120
 
     weights = "model.weights=start/checkpoints/best.ckpt"
     fine_tuned = trained("fine_tuned", "data.root=second", "trainer.max_epochs=2", weights)
-    assert fine_tuned["best/val/top1"] > 0.4  # 0.48 was seen twice, and 0.31 and 0.34 from scratch
+    assert fine_tuned["best/val/top1"] > 0.4  # 0.55 was seen, and 0.22 from scratch

@@ -40,8 +40,9 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
     [
         ((*AB, "val/a/"), {}, "must contain images, but its class folders are empty. Hint: add images."),
         (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
-        ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but contains none"),
-        (AB, {}, "Hint: set `data.val_fraction=0.1`."),
+        ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but has 1 image and no class folders"),
+        (("1.jpg", "2.png"), {}, "must contain a folder per class, but has 2 images and no class folders. Hint: sort"),
+        (AB, {}, "Hint: set data.val_fraction=0.1."),
         ((*AB, "val/c/1.jpg"), {}, "also be a class of train, but 1 of 1 is not: c."),
         ((*AB, "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null to use"),
         (("photos/a/1.jpg", "val/a/1.jpg"), {}, "Hint: set data.train_dir=NAME to another folder."),
@@ -58,7 +59,7 @@ def test_classes_without_train(tree: Tree):
     root = str(tree("cat/1.jpg", "dog/1.jpg"))
     assert validate(config(root=root, train_dir=".", val_fraction=0.2)) == []
     (text,) = validate(config("imagenet", root=root))
-    assert text == f"data.train_dir must be a folder, but {root}/train does not exist. Hint: set `data=imagefolder`."
+    assert text == f"data.train_dir must be a folder, but {root}/train does not exist. Hint: set data=imagefolder."
 
 
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,4 +106,4 @@ def test_a_folder_of_another_source_is_named(tree: Tree):
     root = str(tree("pack/packed.json", "stl/stl10_binary/train_X.bin"))
     for name, folder in (("packed", "pack"), ("stl10", "stl")):
         found = validate(config(root=f"{root}/{folder}"))
-        assert found and all(f"data={name}`" in text for text in found)
+        assert found and all(f"data={name}." in text for text in found)

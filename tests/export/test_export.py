@@ -89,10 +89,9 @@ def reference(checkpoint: Path) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def photos(shared_data: Path) -> list[torch.Tensor]:
+def photos(photographs: list[Path]) -> list[torch.Tensor]:
     """Photographs of different sizes, upright ones among them."""
-    paths = sorted((shared_data / "imagenet-real/val").rglob("*.JPEG"))[:12]
-    found = [decode(path.read_bytes(), str(path), Reading()) for path in paths]
+    found = [decode(path.read_bytes(), str(path), Reading()) for path in photographs]
     assert len({image.shape for image in found}) > 3
     return found
 
@@ -120,9 +119,9 @@ def test_files_give_the_probabilities_of_the_checkpoint(
     assert (metadata["preprocessing"], metadata["comparison"]["num_images"]) == ("inside", 11)
 
 
-def test_predict_takes_an_exported_file(files: Path, reference: Predictor, shared_data: Path, run: Run) -> None:
-    images = next((shared_data / "imagenet-real/val").iterdir())
-    result = run("predict", f"checkpoint={files / 'model.onnx'}", f"images={images}", "format=jsonl", code=0)
+def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photographs: list[Path], run: Run) -> None:
+    images = f"images={photographs[0].parent}"
+    result = run("predict", f"checkpoint={files / 'model.onnx'}", images, "format=jsonl", code=0)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = reference.predict([reference.read(row["path"]) for row in rows], 3)
     assert rows

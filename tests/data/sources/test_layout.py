@@ -104,7 +104,7 @@ def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: 
     ("made", "typed", "said"),
     [
         (["p/train", "p/test"], {"train_dir": "."}, "but test, train are named as splits"),
-        (["p/train/train"], {"val_fraction": 0.1}, "but contains only train. Hint: set `data.train_dir=train/train`"),
+        (["p/train/train"], {"val_fraction": 0.1}, "but contains only train. Hint: set data.train_dir=train/train"),
     ],
 )
 def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], said: str):

@@ -6,7 +6,7 @@ because a command checks its data before.
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ class SourceType:
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
 
-    def check(self, data: DataConfig, verb: str) -> list[str]:
-        """Return a message for each mistake that can be found by looking at names, sizes or the table."""
+    def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
+        """Return each mistake that can be found by looking at names, sizes or the table."""
         return []
 
     def open(self, data: DataConfig, seed: int, verb: str) -> Source:

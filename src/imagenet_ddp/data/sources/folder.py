@@ -2,7 +2,6 @@
 thousand classes."""
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,15 @@ from imagenet_ddp.data.sources.image_files import (
     describe_left_out,
     digest,
     has_image,
+    list_folder,
     list_images,
     map_concurrently,
 )
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.validation_split import split_validation
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import percent, shorten_list
+from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
@@ -118,15 +119,19 @@ def is_split(name: str) -> bool:
 
 
 class ImageFolder(SourceType):
-    def check(self, data: DataConfig, verb: str) -> list[str]:
-        hint = "data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+    def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
+        layout = "set data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+        fix = Fix(("data.root=FOLDER",), said=layout)
         if not data.root:
-            return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
+            return [must_be("data.root", "the folder of the images", "null", fix)]
         if not (root := Path(data.root)).is_dir():
             if root.suffix.lower() in TABLE_SUFFIXES:
-                hint = shlex.join(["data=table", f"data.root={data.root}"])
+                fix = setting("data=table", f"data.root={data.root}")
             what = "is a file" if root.exists() else "does not exist"
-            return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
+            return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
+        is_default = (data.train_dir, data.val_dir) == ("train", "val")
+        if is_default and not class_folders(root) and not _without_typed(options_for(data.root, data.name), data):
+            return [_unsorted(root, "data.root")]
         return self._check(data, verb != "evaluate")
 
     def implied(self, data: DataConfig) -> dict[str, Any]:
@@ -172,15 +177,13 @@ class ImageFolder(SourceType):
         val = list_images(layout.val, classes, reading)
         return Source(classes, train, val, notes=[*notes, *_notes(train, val)], digest=digest(train, val))
 
-    def _check(self, data: DataConfig, need_train: bool) -> list[str]:
-        is_share = data.val_fraction is not None
-        layout, found = find_layout(data, need_train=need_train), []
+    def _check(self, data: DataConfig, need_train: bool) -> list[Mistake]:
+        is_share, found = data.val_fraction is not None, list[Mistake]()
+        layout = find_layout(data, need_train=need_train)
         if is_share and layout.val.is_dir():
-            found.append(
-                f"data.val_fraction must be null if there is a folder of validation images "
-                f"({describe_path(layout.val)}), got {data.val_fraction}. Hint: set data.val_fraction=null to use "
-                "that folder."
-            )
+            allowed = f"null if there is a folder of validation images ({describe_path(layout.val)})"
+            fix = setting("data.val_fraction=null", aim="to use that folder")
+            found.append(must_be("data.val_fraction", allowed, f"{data.val_fraction}", fix))
         train = val = None
         if need_train or is_share:
             train, more = self._read_classes(layout.train, "data.train_dir", data, need_train)
@@ -194,93 +197,104 @@ class ImageFolder(SourceType):
 
     def _read_classes(
         self, folder: Path, key: str, data: DataConfig, need_train: bool, known: Sequence[str] = ()
-    ) -> tuple[list[str], list[str]]:
-        """Return (class names, messages about mistakes). known: the classes of the training images."""
+    ) -> tuple[list[str], list[Mistake]]:
+        """Return (class names, mistakes). known: the classes of the training images."""
         is_train, where = key == "data.train_dir", describe_path(folder)
         if not folder.is_dir():
             root, is_share = str(data.root), data.val_fraction is not None
             options = _without_typed(options_for(root, data.name), data)
-            hint = shlex.join(each for each in options if not (is_share and each.startswith("data.val_fraction=")))
+            options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
             if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
-                hint = shlex.join([f"data.val_dir={name}"])
-            hint = f"`{hint}`" if hint else f"{key}=NAME to another folder"
-            return [], [f"{key} must be a folder, but {where} does not exist. Hint: set {hint}."]
+                options = [f"data.val_dir={name}"]
+            fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
+            return [], [Mistake(f"{key} must be a folder, but {where} does not exist", (key, "data.root"), (fix,))]
         classes = class_folders(folder)
         if mistake := _no_classes(folder, key, classes, data, need_train, known):
             return [], [mistake]
-        found = []
+        found: list[Mistake] = []
         has = map_concurrently(lambda entry: has_image(folder / entry), classes)
         pairs = list(zip(classes, has, strict=True))
         filled, empty = ([entry for entry, is_filled in pairs if is_filled == wanted] for wanted in (True, False))
         if is_train and empty:
-            found.append(
+            what = (
                 f"every class folder in {where} must contain images, but {len(empty)} of "
-                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none: {shorten_list(empty)}. "
-                "Hint: add images, or remove the folder (and its images in val)."
+                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none: {shorten_list(empty)}"
             )
+            found.append(Mistake(what, ("data.root",), hint="add images, or remove the folder (and its images in val)"))
         elif not filled:
-            found.append(f"{where} must contain images, but its class folders are empty. Hint: add images.")
+            what = f"{where} must contain images, but its class folders are empty"
+            found.append(Mistake(what, ("data.root",), hint="add images"))
         return classes if is_train else filled, found
 
 
 def _no_classes(
     folder: Path, key: str, classes: Sequence[str], data: DataConfig, need_train: bool, known: Sequence[str]
-) -> str:
-    """Return a message if the sub-folders are not the classes: there are none, they are splits, or the classes are one
-    level below; else ""."""
+) -> Mistake | None:
+    """Return a mistake if the sub-folders are not the classes: there are none, they are splits, or the classes are one
+    level below."""
     is_train, where, root = key == "data.train_dir", describe_path(folder), Path(str(data.root))
     if not classes:
-        return (
-            f"{where} must contain a folder per class, but contains none. Hint: sort the images into {folder}/<class>/."
-        )
+        return _unsorted(folder, key)
     named = [name for name in classes if is_split(name)]
     if len(named) > 1 and splits_in(folder):
         inside = find_layout(DataConfig(root=str(folder)))
         options = [*_without_typed([f"data.root={folder}"], data), f"data.train_dir={inside.train.name}"]
         options += [f"data.val_dir={inside.val.name}"] if inside.val.is_dir() else ["data.val_fraction=0.1"]
         options += ["data.val_fraction=null"] if inside.val.is_dir() and data.val_fraction is not None else []
-        return (
+        what = (
             f"{where} must contain a folder per class, but {shorten_list(named)} are named as splits and contain "
-            f"folders themselves. Hint: set `{shlex.join(options)}`."
+            "folders themselves"
         )
+        return Mistake(what, (key, "data.root"), (setting(*options),))
     if len(classes) > 1 or not (is_train or is_split(classes[0]) or (need_train and classes[0] not in known)):
-        return ""
-    inner, hint = inner_folder(folder), f"add images of another class as {folder}/<class>/"
-    if inner != folder:
+        return None
+    what = f"{where} must contain folders of at least two classes, but contains only {classes[0]}"
+    if (inner := inner_folder(folder)) != folder:
         path, has = inner.relative_to(root) if inner.is_relative_to(root) else inner, shorten_list(class_folders(inner))
-        hint = f"set `{shlex.join([f'{key}={path}'])}`, whose folders are {has}, if those are the classes"
-    elif not is_train:
-        return ""
-    return f"{where} must contain folders of at least two classes, but contains only {classes[0]}. Hint: {hint}."
+        fix = setting(f"{key}={path}", aim=f"if its folders, {has}, are the classes")
+        return Mistake(what, (key, "data.root"), (fix,))
+    return Mistake(what, ("data.root",), hint=f"add images of another class as {folder}/<class>/") if is_train else None
 
 
-def _overlap(layout: Layout, data: DataConfig) -> list[str]:
-    """Return a message if the folders of train and val, or two of their class folders, are the same, also by links, or
+def _unsorted(folder: Path, key: str) -> Mistake:
+    """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder."""
+    images, _ = list_folder(folder)
+    have = count_noun(len(images), "image") if images else "no images"
+    what = f"{describe_path(folder)} must contain a folder per class, but has {have} and no class folders"
+    table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
+    return Mistake(what, (key,), hint=f"sort the images into {folder}/<class>/{table and ','}{table}")
+
+
+def _overlap(layout: Layout, data: DataConfig) -> list[Mistake]:
+    """Return a mistake if the folders of train and val, or two of their class folders, are the same, also by links, or
     if one is inside the other."""
     train, val = layout.train.resolve(), layout.val.resolve()
     classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
     is_shared = any((layout.val / name).resolve() in classes for name in class_folders(layout.val))
     if not (is_shared or train.is_relative_to(val) or val.is_relative_to(train)):
         return []
-    return [
+    what = (
         f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} and "
-        f"{layout.train} are the same folder, or one contains folders of the other. Hint: put other images into a "
-        f"folder of their own, or keep a share of each class with data.val_fraction=0.1. To score training images, run "
-        f"evaluate with data.val_dir={data.val_dir}."
-    ]
+        f"{layout.train} are the same folder, or one contains folders of the other"
+    )
+    hint = (
+        "put other images into a folder of their own, or keep a share of each class with data.val_fraction=0.1. To "
+        f"score training images, run evaluate with data.val_dir={data.val_dir}"
+    )
+    return [Mistake(what, ("data.val_dir", "data.train_dir", "data.root"), hint=hint)]
 
 
-def _foreign_classes(train: list[str], val: list[str]) -> list[str]:
-    """Return a message about the classes that only the validation images have, or [] if there are none. A class without
+def _foreign_classes(train: list[str], val: list[str]) -> list[Mistake]:
+    """Return a mistake about the classes that only the validation images have, or [] if there are none. A class without
     validation images is allowed."""
     train, val = (list(dict.fromkeys(map(one_form, names))) for names in (train, val))
     if not (only_val := sorted(set(val) - set(train))):
         return []
-    return [
+    what = (
         f"each class of val must also be a class of train, but {len(only_val)} of {len(val)} "
-        f"{'is' if len(only_val) == 1 else 'are'} not: {shorten_list(only_val)}. Hint: rename those folders as in "
-        "train, or remove them."
-    ]
+        f"{'is' if len(only_val) == 1 else 'are'} not: {shorten_list(only_val)}"
+    )
+    return [Mistake(what, ("data.root",), hint="rename those folders as in train, or remove them")]
 
 
 def _without_typed(options: list[str], data: DataConfig) -> list[str]:
