@@ -3,7 +3,9 @@ into one of them."""
 
 import functools
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from imagenet_ddp.mistakes import Mistake, as_mistakes
@@ -55,15 +57,12 @@ def is_silent_end(error: BaseException) -> bool:
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
-def place_of(error: BaseException) -> str:
-    """Return where an exception was raised, such as "train.py, line 12, in read"."""
-    trace = error.__traceback__
-    if trace is None:
-        return "at an unknown place"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return f"{code.co_filename}, line {trace.tb_lineno}, in {code.co_name}"
+def place_of(error: BaseException, skip: str = "") -> str:
+    """Return where an exception was raised, such as "train.py, line 12, in read". skip: a package whose frames are left
+    out, so that the place is in the code that calls it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not (skip and skip in Path(frame.filename).parts)] or frames
+    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else "at an unknown place"
 
 
 def silent_end(error: BaseException, who: str) -> str:

@@ -66,6 +66,7 @@ def compose(verb: str, files: Files, options: Sequence[Option]) -> Job:
         job = _in_layers(verb, files, [*options, *typed])
         job.mistakes.insert(0, mistake)
     config = job.config
+    _name_after_own_classes(config)
     if verb not in (*commands.USE_MODEL, "evaluate"):
         with contextlib.suppress(OmegaConfBaseException, OSError):  # the checks report both
             if resume in (None, "auto"):
@@ -85,6 +86,10 @@ def _over_stored(option: Option) -> Option:
 
 def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> Job:
     chosen = [option for option in options if option.for_hydra]
+    if any(each.key == "data._target_" for each in options) and not any(
+        each.key in ("data", "recipe") for each in chosen
+    ):  # the recipe of the generated images is not that of a source of the user's own
+        chosen.append(Option("~recipe", "recipe", "~", None, "~recipe", True))
     job = _of_files(verb, files, chosen)
     for option in chosen:
         if option.key in RECIPE_GROUPS and option.key not in job.wrong and not option.sign:
@@ -100,6 +105,17 @@ def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> Job:
                 job.mistakes.append(refused(option, error, verb, files))  # else the file that was meant may have it
     _record(job.config, options)
     return job
+
+
+def _name_after_own_classes(config: DictConfig) -> None:
+    """Put the names of the user's own classes into the name of a run, in place of those of the defaults."""
+    targets = {group: str(_value(config, f"{group}._target_") or "") for group in ("data", "model")}
+    own = {group: target for group, target in targets.items() if target and not target.startswith("imagenet_ddp.")}
+    if own and "name" in config:
+        name: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["name"]), resolve=False)
+        for group, target in own.items():
+            name["name"] = str(name["name"]).replace(f"${{{group}.name}}", target.rpartition(".")[2])
+        config.name = name["name"]
 
 
 def _missing_data_options(verb: str, job: Job, options: Sequence[Option]) -> list[str]:

@@ -32,10 +32,11 @@ from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.resume import changes, prolongs, refuse_other_data
+from imagenet_ddp.engine.trial_step import AUTOCAST
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
-from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.models.factory import create_model, require_image_size, require_logits
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
@@ -105,6 +106,8 @@ def make_module(
     for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
         if num_train_images is not None and size and not model.target:
             require_image_size(net, model.name, f"data.{key}", size)
+    if model.target:
+        require_logits(net, model.target, num_classes, data.image_size, plan.device, AUTOCAST.get(plan.precision.value))
     loss = replace(config.loss, class_weights=weights_by_class(config.loss.class_weights, classes))
     rate, fused, heads = plan.learning_rate.value, plan.fused.value, head_names(net, num_classes)
     module = ImageClassifier(

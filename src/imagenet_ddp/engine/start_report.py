@@ -3,6 +3,7 @@ automatic choice with its reason."""
 
 from collections.abc import Sequence
 
+import lightning.pytorch as L
 import torch
 from torch import nn
 
@@ -49,6 +50,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Modul
         + f" Device: {_device(plan)}, {plan.precision.value},"
         f" {count_noun(torch.get_num_threads(), 'thread')} per process,"
         f" {count_noun(plan.num_workers.value, 'loader worker')}.",
+        *own_module_lines(model.target, net),
         *from_scratch_lines(config, len(data.train_images)),
         *mirrored_class_lines(options, classes),
     ]
@@ -135,6 +137,16 @@ def _batch_lines(plan: Plan) -> list[str]:
         f"The batch changed from {before} to {count_noun(plan.global_batch_size, 'image')} per update"
         f" ({plan.batch.reason}), and the learning rate from {scaled_lr(config.optim, before):g}"
         f" to {plan.learning_rate.value:g}.",
+    ]
+
+
+def own_module_lines(target: str | None, net: nn.Module) -> list[str]:
+    """Return a line if the net is a LightningModule, whose training is not that of this program."""
+    if not isinstance(net, L.LightningModule):
+        return []
+    return [
+        f"Of {target}, only forward is used: loss, optimizer and schedule are those of the options. "
+        "Hint: to train by its own steps, see docs/library.md."
     ]
 
 

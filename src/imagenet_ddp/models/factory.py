@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import make
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, is_silent_end, place_of
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.packages import missing_package
@@ -97,6 +97,33 @@ def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Modu
         raise ConfigError(
             f"model.name must be a model of timm, got {name}. Hint: set a name such as {close}."
         ) from error
+
+
+def require_logits(
+    net: nn.Module, target: str, num_classes: int, image_size: int, device: torch.device, dtype: torch.dtype | None
+) -> None:
+    """Raise ConfigError if a net of the user's own does not map images (B, 3, H, W) to logits (B, num_classes), in
+    training and in evaluation. target: its name. dtype: that of autocast on the device; None without it."""
+    images = torch.zeros(2, 3, image_size, image_size, device=device)
+    must = f"model._target_={target} must return logits (B, {num_classes}) for images {('B', *images.shape[1:])}"
+    must = must.replace("'", "")
+    copied = copy.deepcopy(net).to(device)  # because the call may change statistics
+    for training in (True, False):
+        autocast = torch.autocast(device.type, dtype, enabled=dtype is not None)
+        try:
+            with autocast, torch.no_grad(), torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+                found: Any = copied.train(training)(images)
+        except Exception as error:
+            if is_silent_end(error):  # which the training step reports
+                return
+            reason = f"{type(error).__name__}: {first_line(error).rstrip('.')} ({place_of(error, skip='torch')})"
+            raise ConfigError(f"{must}, but raised {reason}. Hint: correct the net there.") from error
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if shape != (2, num_classes):
+            raise ConfigError(
+                f"{must}, got {shape} for 2 images in {'training' if training else 'evaluation'}. "
+                "Hint: end its forward in a layer with num_classes outputs, and return only those."
+            )
 
 
 def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import RunError, reports_silent_ends
 from imagenet_ddp.models.layers import average_views
+from imagenet_ddp.models.load_checkpoint import no_optimizer, read_module
 from imagenet_ddp.models.metrics import ImageMean, ImagesCounted
 from imagenet_ddp.models.optimizers import place_state
 from imagenet_ddp.models.sums import Sums
@@ -58,8 +60,25 @@ class ImageClassifier(L.LightningModule):
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
         self.top1, self.top5, self.val_loss = ImageMean("top1"), ImageMean("top5"), ImageMean("loss")
         self.counted = ImagesCounted(num_val_images)
+        self.classes: list[str] = []  # of a loaded checkpoint
         # of the last validation, over all ranks: (number of counted images, highest count of any image)
         self.val_counts = (0, 0)
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # the other arguments are keywords
+        cls, checkpoint_path: str | Path, map_location: Any = "cpu", *, net: nn.Module | None = None, **arguments: Any
+    ) -> "ImageClassifier":
+        """Return the module with the weights and the classes of a checkpoint. No code is run from the file.
+
+        net: required if the checkpoint is one of a net of the user's own. arguments: those of this class, such as
+        make_optimizer, which only a training needs. Raises ConfigError if the file is none of this program.
+        """
+        net, classes, state = read_module(checkpoint_path, map_location, net)
+        make_optimizer = arguments.pop("make_optimizer", no_optimizer)
+        module = cls(net, len(classes), 0, make_optimizer=make_optimizer, **arguments)
+        module.load_state_dict(state)
+        module.classes = classes
+        return module
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning sets the name of the current hook 40 times per step. torch's Module.__setattr__ would inspect each

@@ -89,13 +89,16 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Sourc
 
 def _own_source(target: str, data: "DataConfig") -> "Source":
     from imagenet_ddp.data.sources.base import Source
+    from imagenet_ddp.data.sources.datasets import is_pair, open_datasets
 
     root = {"root": data.root} if data.root else {}
     source = make("data._target_", target, {**data.args, **root})
+    if is_pair(source):
+        source = open_datasets(source, f"data._target_={target}")
     if not isinstance(source, Source):
         raise ConfigError(
-            f"data._target_={target} must return a Source, but returned a {type(source).__name__}. "
-            "Hint: return an imagenet_ddp.data.Source."
+            f"data._target_={target} must return a Source, or a pair of torch Datasets, got {type(source).__name__}. "
+            "Hint: return (training, validation), such as torch.utils.data.random_split(dataset, [0.8, 0.2])."
         )
     for images in (source.train, source.val):
         if images is not None and images.weights is not None and images.weights.shape != (len(images),):

@@ -1,0 +1,40 @@
+"""Read what ImageClassifier.load_from_checkpoint needs out of a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.validators import is_mapping
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model
+
+
+def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> tuple[nn.Module, list[str], Any]:
+    """Return (the net with random weights, the names of the classes, the module's state) of a checkpoint. No code is
+    run from the file. net: used in place of that of the checkpoint, and required if that is one of the user's own.
+    Raises ConfigError if the file is none of this program."""
+    stored = torch.load(path, map_location, weights_only=True)
+    contents = stored.get("imagenet_ddp", {})
+    if not (is_mapping(contents) and "config" in contents):
+        raise ConfigError(
+            f"{path} must be a checkpoint of imagenet_ddp, but has no classes and no config. "
+            "Hint: make the net, and call its load_state_dict."
+        )
+    classes = list(contents["classes"])
+    model = to_config(contents["config"]["model"], ModelConfig)
+    if net is None and model.target:
+        raise ConfigError(
+            f"load_from_checkpoint must get net=, because {path} has the weights of {model.target}. "
+            f"Hint: pass net={model.target.rpartition('.')[2]}({len(classes)})."
+        )
+    net = net or create_model(model, len(classes), image_size=contents["config"]["data"]["image_size"])
+    return net, classes, stored["state_dict"]
+
+
+def no_optimizer(_: Any) -> torch.optim.Optimizer:
+    """Stand in for the make_optimizer that a module needs only to be trained."""
+    raise ConfigError("make_optimizer must be a function to train this module, got none. Hint: pass make_optimizer=.")
