@@ -14,7 +14,7 @@ WeightAverage, FrozenLayers, RegressionHead and TimeBudget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint
@@ -58,19 +58,13 @@ class Parts:
         return [each for each in values if isinstance(each, L.Callback) and each is not MISSING]
 
 
-KINDS: dict[str, type[L.Callback]] = {
-    "learning_rate": LearningRate, "train_log": TrainLog, "nonfinite_loss": NonFiniteLoss,
-    "stalled_step": StalledStep, "core_watch": CoreWatch, "batch_sheet": BatchSheet, "progress": Progress,
-    "history": History, "logged_files": LoggedFiles, "bad_images": BadImagesList, "checkpoint": ResumeCheckpoint,
-}  # fmt: skip
-
-
 def in_order(callbacks: Sequence[L.Callback], signals: Signals) -> list[L.Callback]:
     """Return callbacks for a Trainer: the parts among them, in the order of this file, around all others."""
+    kinds = {name: kind for name, kind in get_type_hints(Parts).items() if issubclass(kind, L.Callback)}
     found: dict[str, Any] = {}
     others: list[L.Callback] = []
     for callback in callbacks:
-        name = next((name for name, kind in KINDS.items() if isinstance(callback, kind) and name not in found), None)
+        name = next((name for name, kind in kinds.items() if isinstance(callback, kind) and name not in found), None)
         if name is None:
             others.append(callback)
         else:
