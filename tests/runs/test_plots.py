@@ -59,3 +59,11 @@ def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
         out.unlink()
     (tmp_path / "metrics.csv").write_text("")
     draw_curves(tmp_path / "metrics.csv", tmp_path / "curves.png", "a run")
+
+
+@pytest.mark.parametrize(("best", "words"), [(0.5, "50.00 % in epoch 2"), (0.75, "75.00 %")])
+def test_the_best_score_is_that_of_the_log(tmp_path: Path, best: float, words: str) -> None:
+    """It may be from a validation within an epoch, which has no row."""
+    table = [[1, 0.25, 0.25], [2, 0.5, best]]
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", table, ["epoch", "val/top1", "best/val/top1"])), "a")
+    assert figure.get_suptitle() == f"a\n2 epochs, best validation top-1 {words}"

@@ -79,7 +79,11 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
 def curves(table: Table, title: str) -> "Figure":
     """Return the figure. table: the result of `read_metrics`."""
     epochs, top1 = column(table, "val/top1")
-    best = f", best validation top-1 {percent(top1.max())} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
+    best, (_, so_far) = "", column(table, "best/val/top1")
+    if len(top1):
+        highest = so_far[-1] if len(so_far) else top1.max()
+        at = epochs[np.isclose(top1, highest)]  # none if the best validation was within an epoch
+        best = f", best validation top-1 {percent(highest)}{f' in epoch {at[0]:.0f}' if len(at) else ''}"
     panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": "Top-5 accuracy", "lr": "Learning rate"}
     figure = new_figure(11, 7.6, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
     for axes, (name, heading) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
