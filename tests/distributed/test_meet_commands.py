@@ -24,6 +24,7 @@ from imagenet_ddp.distributed.meet_commands import meet_commands as meet_command
 from imagenet_ddp.distributed.meet_commands import report_refusal
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.shared_file import share_file
+from imagenet_ddp.errors import ConfigError
 
 MACHINE = threading.local()
 
@@ -241,3 +242,27 @@ def test_a_file_that_is_lacking_is_sent(tmp_path: Path, monkeypatch: pytest.Monk
         assert copy is not None and copy != path and copy.name == "last.ckpt"
         assert copy.read_bytes() == path.read_bytes()
     assert found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("announced", "said"),
+    [
+        ({"bytes": 10**17}, "needs 100,000,000.0 GB in "),
+        ({"bytes": -1}, "`file` in the rendezvous store is not what a process of this run posts"),
+        ({"path": "/somewhere/.."}, "`file` in the rendezvous store is not what a process of this run posts"),
+        ({"sha256": "../x"}, "`file` in the rendezvous store is not what a process of this run posts"),
+    ],
+)
+def test_what_a_stranger_announces_takes_no_space(announced: dict[str, Any], said: str):
+    file = {"path": "/nowhere/last.ckpt", "bytes": 9, "sha256": "0" * 64}
+    with FakeRanks(connect(2)) as fake_ranks:
+        first, second = join_all(fake_ranks, 2)
+        posted = fake_ranks.pool.submit(first.broadcast, "file", {**file, **announced})
+        receiving = fake_ranks.pool.submit(share_file, second, None)
+        posted.result(15)
+        if "bytes" in announced and announced["bytes"] > 0:
+            fake_ranks.pool.submit(first.agree, "who has the file", True, all)
+            accepting = fake_ranks.pool.submit(first.agree, "space for the file", None, shared_file.refuse_lack)
+            assert said in mistakes(receiving)[0] and said in mistakes(accepting)[0]
+        else:
+            assert said in mistakes(receiving, ConfigError)[0]

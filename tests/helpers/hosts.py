@@ -186,6 +186,14 @@ class Host:
         table = f"table inet hosts {{\nchain input {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}\n"
         in_network(self.init, ["nft", "-f", "-"], table)
 
+    def drop_large(self, num_bytes: int, except_port: int) -> None:
+        """Drop larger packets from other hosts, but to one port, without a word, as behind a path MTU black hole."""
+        if shutil.which("nft") is None:
+            pytest.skip("large packets are dropped by nft (package nftables)")
+        rule = f'iifname != "lo" tcp dport != {except_port} meta length > {num_bytes} drop'
+        table = f"table inet large {{\nchain input {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}\n"
+        in_network(self.init, ["nft", "-f", "-"], table)
+
     def slow(self, mbit: float) -> None:
         """Limit the host's cable in each direction to `mbit` Mbit/s, including the headers of Ethernet and TCP."""
         burst = max(64_000, int(mbit * 1e6 / 8 / 100))  # bytes; the kernel's clock ticks at least 100 times a second

@@ -26,6 +26,10 @@ GRACE_S = 5.0  # the verdict may arrive this long after number 0's own wait has 
 ANSWER_S = 10.0  # shortest time limit for an answer of the store, more than GRACE_S
 READ_AT_ONCE = 256  # entries in one round trip: thousands of ranks that poll the store make each round trip slow
 MAX_READERS = 64  # if there are more members, only number 0 reads the entries of all
+LARGE = (
+    "large packets are lost on the way, so set a smaller MTU for this network on every node (such as `ip link set dev "
+    "INTERFACE mtu 1400`), or run `sysctl net.ipv4.tcp_mtu_probing=1` there, or let ICMP through the firewalls"
+)
 
 T = TypeVar("T")
 
@@ -143,7 +147,7 @@ def _decide_for_all(
     own: the entry, whose `number` may be None. decide: returns the verdict, given the entries so far, or None while
     some are missing; if it raises a ConfigError, all members raise its mistakes.
     """
-    decides, arrived = own["number"] == 0, list[Any]()
+    decides, arrived, num_arrivals = own["number"] == 0, list[Any](), 0
     deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S)
 
     def arrive() -> int:
@@ -152,6 +156,7 @@ def _decide_for_all(
         return position
 
     def read_arrived() -> list[Any]:
+        nonlocal num_arrivals
         num_arrivals = int(store.add("arrivals", 0))
         for begin in range(len(arrived), num_arrivals, READ_AT_ONCE):
             keys = [f"arrival/{n}" for n in range(begin, min(begin + READ_AT_ONCE, num_arrivals))]
@@ -186,6 +191,8 @@ def _decide_for_all(
     while (verdict := ask(look_for_verdict, deadline.remaining_s)) is None:
         if not deadline.pause(lambda seconds: f"Waiting: {progress(seconds)}", POLL_S):
             late = f"{progress(deadline.elapsed_s)} Hint: {expected.hint}"
+            if lost := num_arrivals - len(arrived):  # of each, the small packet that counts it has arrived
+                late = f"{progress(deadline.elapsed_s)} What {lost} of them sent has not arrived. Hint: {LARGE}."
             if decides:
                 ask(lambda late=late: fail_all([late]), ANSWER_S)
             raise ConfigError(late)

@@ -1,6 +1,7 @@
 """Send a file of number 0 to the members of a meeting that lack it."""
 
 import atexit
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import sha256
 
 CHUNK_BYTES = 4 * 2**20  # torch's store refuses values above 8 MiB
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @explain_lost_store()
@@ -25,10 +27,11 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
     if of_first is None:
         return path
     with as_posted("file"):
-        path, num_bytes, digest = Path(of_first["path"]), int(of_first["bytes"]), str(of_first["sha256"])
+        path, num_bytes, digest = _checked(of_first)
     has_it = meeting.number == 0 or (path.is_file() and path.stat().st_size == num_bytes and sha256(path) == digest)
     if meeting.agree("who has the file", has_it, all):
         return path
+    _require_space(meeting, path.name, 0 if has_it else num_bytes)
     chunks, raw = [f"file/{begin}" for begin in range(0, num_bytes, CHUNK_BYTES)], meeting.store.store
     if meeting.number == 0:
         with path.open("rb") as file:
@@ -42,7 +45,8 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
         path = Path(folder) / path.name
         with path.open("wb") as file:
             for chunk in chunks:
-                file.write(ask(lambda chunk=chunk: raw.get(chunk), meeting.timeout_s))
+                content = ask(lambda chunk=chunk: raw.get(chunk), meeting.timeout_s)
+                file.write(content[: num_bytes - file.tell()])  # never more than was announced
         if sha256(path) != digest:  # the digest is signed, the chunks are not
             raise ConfigError(f"{path.name} must arrive as node 0 has it, but did not. Hint: run the command again.")
     meeting.agree("the file has arrived", None, len)
@@ -50,3 +54,30 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
         for chunk in chunks:
             raw.delete_key(chunk)
     return path
+
+
+def _checked(posted: Any) -> tuple[Path, int, str]:
+    """Return path, bytes and digest of a file that number 0 announces. Raises ValueError if they cannot be those of a
+    file: its name is that of the copy here, and its size is the space that the copy takes."""
+    path, num_bytes, digest = Path(posted["path"]), posted["bytes"], posted["sha256"]
+    if path.name in ("", "..") or type(num_bytes) is not int or num_bytes < 0 or not _SHA256.fullmatch(digest):
+        raise ValueError("not a file")
+    return path, num_bytes, digest
+
+
+def _require_space(meeting: Meeting, name: str, num_bytes: int) -> None:
+    """Raise ConfigError on all members if a copy does not fit on the disk of temporary files of one of them."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+
+    lack = (
+        f"{meeting.name(meeting.number)} needs {num_bytes / 1e9:,.1f} GB in {folder} for {name}, which node 0 sends, "
+        f"but has {free / 1e9:,.1f} GB. Hint: set TMPDIR to a larger disk there, or put the file at the same path."
+    )
+    meeting.agree("space for the file", lack if num_bytes > free else None, refuse_lack)
+
+
+def refuse_lack(lacks: list[Any]) -> None:
+    """Raise ConfigError if a member lacks space. lacks: the sentence of each member; None if it has enough."""
+    if mistakes := [str(lack) for lack in lacks if lack]:
+        raise ConfigError(mistakes)

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.meet import Meeting, explain_lost_store
+from imagenet_ddp.distributed.meet import LARGE, Meeting, explain_lost_store
 from imagenet_ddp.distributed.messages import as_posted
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.errors import ConfigError
@@ -25,10 +25,6 @@ MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first 
 BLOCKED = (
     "allow all TCP ports between the nodes in the cloud's security group and in each machine's firewall, or correct "
     "the interface in nccl.env.GLOO_SOCKET_IFNAME or nccl.env.NCCL_SOCKET_IFNAME"
-)
-LARGE = (
-    "large packets are lost on the way, so set a smaller MTU for this network on every node (such as `ip link set dev "
-    "INTERFACE mtu 1400`), or run `sysctl net.ipv4.tcp_mtu_probing=1` there, or let ICMP through the firewalls"
 )
 
 
