@@ -1,11 +1,19 @@
-"""What .github/SECURITY.md says of files of strangers; the stored config is in tests/engine/test_stored_config.py."""
+"""What .github/SECURITY.md says of files of strangers.
+
+The other lines are tested beside the code: a stored config in tests/engine/test_stored_config.py, parts of checkpoints
+in tests/runs/test_checkpoint_parts.py, of results in tests/report/test_strange_folders.py, secrets in
+tests/test_secrets.py, the network in tests/distributed/test_strangers.py, archives in tests/prepare/test_imagenet.py
+and tests/data/sources/test_stl10.py.
+"""
 
 import io
 import os
 import re
 import tempfile
 import warnings
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +25,7 @@ from imagenet_ddp import demo
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decode import decode
 from imagenet_ddp.data.pixel_conversion import MAX_PIXELS
+from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
@@ -137,6 +146,39 @@ def test_a_lock_empties_nothing(tmp_path: Path):
     (tmp_path / ".lock").write_text("mine", encoding="utf-8")
     folder.lock(tmp_path).close()
     assert (tmp_path / ".lock").read_text(encoding="utf-8") == "mine"
+
+
+def _huge() -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (10**12, 4, 4)})
+    return stream.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy does not close a damaged file
+@pytest.mark.parametrize("content", ["pickled", "pickled labels", "no archive", "huge", "cut off"])
+def test_an_npz_runs_no_code_and_is_refused_in_a_sentence(content: str, tmp_path: Path):
+    class Touch:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "touched",)
+
+    pixels, labels, path = np.zeros((2, 4, 4, 3), np.uint8), np.arange(2), tmp_path / "a.npz"
+    arrays = {"train_images": pixels, "train_labels": labels, "val_images": pixels, "val_labels": labels}
+    if content.startswith("pickled"):
+        arrays["train_labels" if "labels" in content else "train_images"] = np.array([Touch(), Touch()], dtype=object)
+    if content == "huge":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in arrays:
+                archive.writestr(f"{name}.npy", _huge())
+    elif content == "no archive":
+        with path.open("wb") as file:
+            np.save(file, pixels)
+    else:
+        np.savez(path, **arrays)
+    if content == "cut off":
+        path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(ConfigError, match="failed"):
+        open_arrays(str(path))
+    assert not (tmp_path / "touched").exists()
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Run
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig
@@ -40,3 +41,21 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
             except Exception as error:
                 pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
     assert num_refused > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loops", {"fit_loop": 3}), ("loops", 3), ("optimizer_states", [{"state": {}, "param_groups": []}]),
+        ("optimizer_states", [{"state": {0: {"momentum_buffer": "x"}}, "param_groups": [{}]}]), ("callbacks", 3),
+    ],
+)  # fmt: skip
+def test_a_state_of_another_type_is_refused_by_a_resume(
+    name: str, value: Any, trained: Path, tree: Path, tmp_path: Path, run: Run
+):
+    checkpoint = torch.load(trained, weights_only=True)
+    torch.save({**checkpoint, name: value}, tmp_path / "x.ckpt")
+    done = run("train", "resume=x.ckpt", f"data.root={tree}", "trainer.max_epochs=9", "hydra.run.dir=r", code=2)
+    assert "must hold a state" in done.stderr or f"whose {name} is" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr

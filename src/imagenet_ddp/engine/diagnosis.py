@@ -1,7 +1,9 @@
 """Explain in a sentence why a training run failed."""
 
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
@@ -64,6 +66,25 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
         text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
         text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
         raise (RunError if begun() else ConfigError)(text) from error
+
+
+@contextmanager
+def restoring(checkpoint: Path | None) -> Generator[None]:
+    """Turn an error that Lightning meets while it restores the state of a checkpoint into a ConfigError."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        is_there = any(
+            Path(code.co_filename).name == "checkpoint_connector.py" and code.co_name.startswith("restore")
+            for code in codes
+        )
+        if checkpoint is None or not is_there:
+            raise
+        raise ConfigError(
+            f"{checkpoint} must hold a state that this run can continue from, but does not: {type(error).__name__}: "
+            f"{first_line(error)}. Hint: resume from another checkpoint of that run, such as previous.ckpt."
+        ) from error
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:

@@ -70,6 +70,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         with (
             diagnosis.explained(plan),
             diagnosis.refusing(lambda: train_log.begun),
+            diagnosis.restoring(job.checkpoint),
             diagnosis.first_failure(lambda: train_log.failure, log.say),
         ):
             yield

@@ -250,6 +250,25 @@ def read(path: Path) -> dict[str, Any]:
 _TEXTS = list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
 _TEXT, _COUNT = matching(r"(?s).*", "text"), integer(0)
 _MAPPING = kind("a mapping", is_mapping)
+
+
+def _are_keys(value: Any) -> bool:
+    tensors = [value.get(name) for name in ("trained", "held_out")] if is_mapping(value) else [None]
+    return all(isinstance(each, Tensor) and each.dtype == torch.int64 and each.dim() == 1 for each in tensors)
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Return whether this is the state of an optimizer: {"state": {0: {"step": ...}}, "param_groups": [{...}]}."""
+    if not (is_mapping(value) and is_mapping(value.get("state")) and isinstance(value.get("param_groups"), list)):
+        return False
+    values = [each for state in value["state"].values() for each in (state.values() if is_mapping(state) else [""])]
+    has_text = any(isinstance(each, str) for each in values)  # an optimizer of the user's own may have lists
+    return not has_text and all(is_mapping(group) for group in value["param_groups"])
+
+
+_OPTIMIZERS = kind(
+    "a list of states of optimizers", lambda value: isinstance(value, list) and all(map(_is_optimizer, value))
+)
 # What the parts of a checkpoint may be, as far as they are there. The others are read by Lightning alone.
 _PARTS = {
     "config": _MAPPING, "classes": _TEXTS, "labels": _TEXTS, "eval_transform": _MAPPING, "version": _TEXT,
@@ -258,6 +277,7 @@ _PARTS = {
     "threads": list_of(integer(1), "two integers", 2),
     "best_top1": NULL | kind("a number", lambda value: isinstance(value, float)),
     "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | _TEXT,
+    "image_keys": NULL | kind("two lists of keys", _are_keys),
 }  # fmt: skip
 
 
@@ -282,7 +302,8 @@ def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[
                 found.append(f"eval_transform.{name} is that of data.{name}")
         if len(own["labels"]) != len(own["classes"]):
             found.append("labels are as many as its classes")
-    for name, allowed in (("state_dict", _MAPPING), ("global_step", _COUNT)):
-        if not allowed.accepts(checkpoint.get(name)):
+    of_lightning = {"state_dict": _MAPPING, "global_step": _COUNT, "optimizer_states": _OPTIMIZERS}
+    for name, allowed in of_lightning.items():
+        if not allowed.accepts(checkpoint.get(name, [] if name == "optimizer_states" else None)):
             found.append(f"{name} is {allowed.words}")
     return found

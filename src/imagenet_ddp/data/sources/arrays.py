@@ -1,6 +1,8 @@
 """Read the images of an HDF5 or NumPy file (data=arrays), such as those of MedMNIST."""
 
 import hashlib
+import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +11,15 @@ import numpy as np
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.packages import missing_package
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
+# What numpy and h5py raise, depending on the content of a file.
+_DAMAGED = (AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+            zipfile.BadZipFile, zlib.error)  # fmt: skip
 
 
 def open_arrays(
@@ -27,6 +32,16 @@ def open_arrays(
     """Open a file with these four arrays. root: path of a .npz, .h5 or .hdf5 file. Images are uint8 (N, H, W),
     (N, H, W, 1) or (N, H, W, 3), labels are integers (N,) or (N, 1). Raises ConfigError for any other content."""
     file, names = Path(root), (train_images, train_labels, val_images, val_labels)
+    try:
+        return _read(file, names)
+    except _DAMAGED as error:
+        raise ConfigError(  # pickled objects, which are not loaded, links that lead nowhere, sizes that cannot be
+            f"{file} must hold the arrays {', '.join(names)}, but reading them failed: {first_line(error)}. "
+            "Hint: set data.root=FILE.npz."
+        ) from error
+
+
+def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
     with _open(file) as arrays:
         if missing := [name for name in names if name not in arrays]:
             raise ConfigError(
