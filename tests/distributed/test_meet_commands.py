@@ -18,7 +18,7 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed import compare_members, meet_commands, shared_file, store, store_file
+from imagenet_ddp.distributed import compare_members, find_store, meet_commands, shared_file, store, store_file
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.meet_commands import meet_commands as meet_commands_at
 from imagenet_ddp.distributed.meet_commands import report_refusal
@@ -158,7 +158,7 @@ def others(pool: ThreadPoolExecutor, address: Address, numbers: list[int], size:
     """Those who wait at the store."""
 
     def come(number: int) -> Meeting:
-        found = store.find(as_rank(address, number, size), 10, f"rank {number}")
+        found = find_store.find(as_rank(address, number, size), 10, f"rank {number}")
         return meet_as(store.of_attempt(found.store, Place()), number, size, 3.0)
 
     waiting = [pool.submit(come, number) for number in numbers]

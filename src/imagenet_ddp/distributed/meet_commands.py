@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed import meet, store
+from imagenet_ddp.distributed import find_store, meet, store
 from imagenet_ddp.distributed.compare_members import Member, layout_mistakes, this_process
 from imagenet_ddp.distributed.meet import Expected, Meeting
 from imagenet_ddp.distributed.network import interfaces
@@ -30,7 +30,7 @@ def meet_commands(place: Place, facts: Mapping[str, Any], num_local: int, timeou
     """
     number, size = place.number, place.size
     who = f"{place.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
-    found = store.find(place, timeout_s, who)
+    found = find_store.find(place, timeout_s, who)
     own = Member(
         **vars(this_process()),
         number=0 if number is None and found.is_server else number,
@@ -77,7 +77,7 @@ def report_refusal(refused: Place, mistakes: Sequence[str]) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def inform() -> bool:
-        found = store.find(refused, WAIT_S, name)
+        found = find_store.find(refused, WAIT_S, name)
         root = store.of_attempt(found.store, refused)
         if root.has(f"{noun}s/verdict"):
             return False

@@ -41,32 +41,6 @@ class FoundStore:
     is_server: bool = False  # whether this process serves the store
 
 
-def find(place: Place, timeout_s: float, who: str) -> FoundStore:
-    """Serve the store if this command is node 0 or rank 0; otherwise wait up to timeout_s seconds for it.
-
-    who: name of this process, for messages. Raises ConfigError if the store cannot be served or reached.
-    """
-    address, number = place.address, place.number
-    assert address is not None
-    if address.file is not None:
-        from imagenet_ddp.distributed.store_file import find_by_file
-
-        return find_by_file(address.file, number, place.job_id, timeout_s, who)
-    assert address.host
-    host, port, is_served = address.host, address.port, place.store_is_served
-    if not is_served and (number == 0 or (number is None and interfaces.is_local(resolve(host)))):
-        try:
-            return FoundStore(serve(host, port), host, port, is_server=True)
-        except PortInUseError:
-            if number == 0:
-                raise
-            # with two nodes on one machine, the other node was first; or another program uses the port
-            with contextlib.suppress(ConfigError):
-                return FoundStore(client(host, port, BUSY_S, who), host, port)
-            raise
-    return FoundStore(client(host, port, timeout_s, who, ours=not is_served), host, port)
-
-
 def of_attempt(store: Store, place: Place) -> Messages:
     """Return the part of the store that belongs to this attempt, because a launcher may restart failed workers."""
     return Messages(store, place.secret).under(f"imagenet_ddp/{place.attempt}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore  # noqa: F401
 
-from imagenet_ddp.distributed import failure_watch, store, store_file  # noqa: F401
+from imagenet_ddp.distributed import failure_watch, find_store, store, store_file  # noqa: F401
 from imagenet_ddp.distributed.compare_members import Member, this_process
 from imagenet_ddp.distributed.meet import Expected, Meeting, meet
 from imagenet_ddp.distributed.messages import Messages
