@@ -34,6 +34,7 @@ FALSE = {
     "schedule.warmup_start": ["schedule.warmup_epochs=0"], "schedule.warmup_steps": ["schedule.name=one_cycle"],
     "tune.num_random_trials": ["tune.sampler=random"],
     "tune.pruner_num_trials": ["tune.pruner=none"], "tune.pruner_num_epochs": ["tune.pruner=none"],
+    **dict.fromkeys(("loss.label_smoothing", "loss.class_weights"), ["loss._target_=torch.nn.MultiMarginLoss"]),
     "model.library": ["model._target_=torchvision.models.resnet18"],
     "model.drop_path": ["model._target_=torchvision.models.resnet18"],
     "model.zero_init_last": ["model._target_=torchvision.models.resnet18"],

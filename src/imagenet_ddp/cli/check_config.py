@@ -41,6 +41,9 @@ _MISSING = {  # required key -> what to type
     "prepare.name": tuple(map(setting, ("prepare=imagenet", "prepare=pack", "prepare=check"))),
 }
 
+# Groups of which an object is made -> where their _target_ is: in the group, or in each of its entries.
+_MADE = {"model": 1, "optim": 1, "schedule": 1, "loss": 1, "data": 1, "callbacks": 2, "logger": 2}
+
 
 def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mistake]]:
     """Return (the composed config as the object that the code reads; mistakes in its keys). None: it cannot be read.
@@ -186,7 +189,7 @@ def _nested_targets(config: Mapping[str, Any]) -> list[Mistake]:
             (path,),
             hint=f"set {entry}._target_ to a function of your own, which makes that object, too",
         )
-        for group, levels in (("model", 1), ("optim", 1), ("data", 1), ("callbacks", 2), ("logger", 2))
+        for group, levels in _MADE.items()
         for path in keys.leaves(config[group], f"{group}.")
         if path.endswith("._target_") and path != f"{(entry := '.'.join(path.split('.')[:levels]))}._target_"
     ]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 SWEPT = ("train", "submit")  # commands that accept -m
 SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
-FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.")  # any key below these can be added
+# any key below these can be added
+FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.", "schedule.args.", "loss.args.")
 
 
 def first_sentence(error: BaseException) -> str:

@@ -79,6 +79,7 @@ _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_sm
 _DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice("lars", "lamb"), "0.0001")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY, _OF_TORCH = _unset("model._target_"), _unset("optim._target_")
+_OF_SCHEDULES, _OF_LOSSES = _unset("schedule._target_"), _unset("loss._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
 _WARMED = Condition(
     ("schedule.name",), kind("any but one_cycle", lambda name: name in SCHEDULES and name != "one_cycle"), "step"
@@ -110,16 +111,18 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("optim", "scaling", _set("optim.reference_batch", "256")),
     **_of("optim", "weight_decay", _OF_TORCH),
     **_of("optim", "no_decay_on", _DECAYS),
-    **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
-    **_of("schedule", "milestones", _one_of("schedule.name", "multistep"), _unset("schedule.milestone_steps")),
+    **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}, _OF_SCHEDULES),
+    **_of("loss", "label_smoothing class_weights", _OF_LOSSES),
+    **_of("schedule", "milestones", _one_of("schedule.name", "multistep"), _unset("schedule.milestone_steps"),
+          _OF_SCHEDULES),
     **_of("schedule", "warmup_epochs", _unset("schedule.warmup_steps")),
     # its own warm-up replaces that of the other schedules
     **_of("schedule", "peak_fraction",
           Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0")),
     **_of("schedule", "warmup warmup_start", _WARMUP, _WARMED),
     **_of("schedule", "warmup_steps", _WARMED),
-    **_read_by("loss", LOSSES),
-    "loss.bce_threshold": (_one_of("loss.name", "bce"), _MIXED),
+    **_read_by("loss", LOSSES, _OF_LOSSES),
+    "loss.bce_threshold": (_one_of("loss.name", "bce"), _MIXED, _OF_LOSSES),
     **_of("teacher", "name library share temperature", _set("teacher.weights", "DEFAULT")),
     **_of("averaging", "decay warmup every_n_steps", _one_of("averaging.name", "ema")),
     **_of("averaging", "start_epoch", _one_of("averaging.name", "ema", "swa")),

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
@@ -37,7 +38,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Modul
         *data.source.notes,
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
         f" {options.image_size} pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g},"
-        f" schedule {config.schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",
+        f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}.",
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
         *_averaging_lines(plan),
         *_batch_lines(plan),
@@ -89,6 +90,10 @@ def _device(plan: Plan) -> str:
         return {"cpu": "CPU", "mps": "Apple GPU (mps)"}[plan.device.type]
     name = torch.cuda.get_device_name(plan.device)
     return f"{plan.num_devices} × {name}" if plan.num_devices > 1 else name
+
+
+def _loss_words(loss: LossConfig) -> str:
+    return loss.target or f"{loss.name}, label smoothing {loss.label_smoothing:g}"
 
 
 def _class_weight_lines(plan: Plan, classes: Sequence[str], at_most: int) -> list[str]:

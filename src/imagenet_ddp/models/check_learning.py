@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, ScheduleConfig
+from imagenet_ddp.config.schema.learning import OPTIMIZERS, ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting, without
 from imagenet_ddp.system.packages import missing_package
@@ -83,8 +83,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
-    row = SCHEDULES.get(schedule.name)
-    if endless and row and row.to_the_end and not (schedule.name == "cosine" and schedule.cycle_epochs):
+    if endless and schedule.row.to_the_end and not (schedule.name == "cosine" and schedule.cycle_epochs):
         what = (
             f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
             f"is {shown(max_epochs)}"
@@ -140,7 +139,7 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
         if value:
             what = f"{key} must be {unset} with budget_min, which chooses the length of the run, got {shown(value)}"
             found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}={unset}"), without("budget_min"))))
-    if (row := SCHEDULES.get(schedule.name)) and row.at_epochs:
+    if (row := schedule.row).at_epochs:
         what = f"schedule.name must follow the epochs, whose number budget_min chooses, got {schedule.name}"
         unread = tuple(f"schedule.{key}" for key in row.reads if schedule[key] != ScheduleConfig()[key])
         fixes = Fix(("schedule.name=cosine",), unread), without("budget_min")
@@ -152,7 +151,7 @@ def _schedule(schedule: ScheduleConfig) -> list[Mistake]:
     """Return the mistakes in the warm-up."""
     epochs = schedule.warmup_epochs
     is_given = number(above=0).accepts(epochs)
-    if schedule.name == "one_cycle" and is_given:
+    if schedule.name == "one_cycle" and not schedule.target and is_given:
         what = (
             f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
             "rise twice"

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.section import make
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import first_line, shorten_list
 
 
 class Loss(nn.Module):
@@ -67,6 +68,33 @@ class Loss(nn.Module):
         if self.weights is not None:
             self.weights = self.weights.to(logits.device, logits.dtype)  # copied in the first step only
         return self.weights
+
+
+class OwnLoss(nn.Module):
+    """A training loss of the user's own. Raises ConfigError unless it gives one number per image."""
+
+    def __init__(self, loss: LossConfig, num_classes: int):
+        super().__init__()
+        self._loss = make("loss._target_", str(loss.target), loss.args)
+        try:
+            shape = tuple(self._loss(torch.zeros(2, num_classes), torch.zeros(2, dtype=torch.int64)).shape)
+            found = "" if shape == (2,) else f"got shape {shape} for a batch of 2"
+        except Exception as error:
+            found = f"but the call failed: {first_line(error)}"
+        if found:
+            raise ConfigError(
+                f"loss._target_={loss.target} must return the loss of each image, float (B,), for logits (B, C) and "
+                f"labels (B,), {found}. Hint: losses of torch.nn do with +loss.args.reduction=none."
+            )
+
+    def forward(
+        self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None, reduction: str = "none"
+    ) -> Tensor:
+        """Return what Loss.forward does."""
+        if isinstance(self._loss, nn.Module):
+            self._loss.to(logits.device)  # of its buffers; nothing is copied after the first step
+        losses = self._loss(logits, target if soft_target is None else soft_target)
+        return losses.mean() if reduction == "mean" else losses
 
 
 def weights_by_class(option: Any, classes: Sequence[str]) -> Any:

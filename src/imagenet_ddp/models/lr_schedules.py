@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from imagenet_ddp.config.schema.learning import AveragingConfig, OptimConfig, ScheduleConfig
+from imagenet_ddp.config.section import make
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line
 
 WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
 MOST_OF_BUDGET = 0.25  # share of a run with budget_min that a warm-up takes at most
@@ -42,7 +45,7 @@ def choose_warmup_epochs(
         return 0.0, f"schedule.warmup_steps={schedule.warmup_steps} replaces it"
     if schedule.warmup_epochs != "auto":
         return float(schedule.warmup_epochs), "as set"
-    if schedule.name == "one_cycle":
+    if schedule.name == "one_cycle" and not schedule.target:
         return 0.0, "one_cycle includes a warm-up"
     scale = scaled_lr(optim, global_batch_size) / optim.lr
     if scale <= 1:
@@ -101,6 +104,8 @@ def _shape(
 ) -> Callable[[float], float]:
     """Return a function that maps the epochs since the warm-up to a factor on the learning rate. length: epochs from
     the end of the warm-up to the end of training."""
+    if schedule.target:
+        return _own(schedule, length)
     name, gamma, final = schedule.name, schedule.gamma, float(schedule.final_fraction)
 
     def fall(share: float) -> float:
@@ -135,6 +140,23 @@ def _shape(
         "wsd": wsd,
     }
     return shapes[name]
+
+
+def _own(schedule: ScheduleConfig, length: float) -> Callable[[float], float]:
+    """Return the function of a schedule of the user's own. Raises ConfigError unless it gives numbers."""
+    shape = make("schedule._target_", str(schedule.target), schedule.args, epochs=length)
+    for epochs in (0.0, min(length, 1.0)):
+        try:
+            is_number = isinstance(factor := shape(epochs), int | float) and math.isfinite(factor) and factor >= 0
+            found = "" if is_number else f"got {factor!r} after {epochs:g} epochs"
+        except Exception as error:
+            found = f"but the call failed: {first_line(error)}"
+        if found:
+            raise ConfigError(
+                f"schedule._target_={schedule.target} must return a function from the epochs since the warm-up to a "
+                f"factor ≥ 0 on the learning rate, {found}. Hint: docs/configuration.md has an example."
+            )
+    return shape
 
 
 def scaling_words(optim: OptimConfig, global_batch_size: int) -> str:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from imagenet_ddp.config.schema.learning import LossConfig
-from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums
 from imagenet_ddp.system.text import format_loss, percent
@@ -67,7 +67,7 @@ class OneLabel(Task):
 
     score, mode = TOP1, "max"
 
-    def __init__(self, num_classes: int, loss: Loss | None = None):
+    def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
         self.top_k = min(5, num_classes)
         self.figures = (LOSS, TOP1, TOP5) if num_classes > 5 else (LOSS, TOP1)  # else top-5 is always 100 %
         self._loss = loss or Loss(LossConfig(), num_classes)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RANGE = {"low", "high", "log", "step"}
 # Any key below these is allowed, because they contain keyword arguments of classes named by _target_.
-FREE = ("data.args.", "model.args.", "optim.args.", "callbacks.", "logger.")
+FREE = ("data.args.", "model.args.", "optim.args.", "schedule.args.", "loss.args.", "callbacks.", "logger.")
 # Keys that only determine where a trial runs or what it is called, not how well it learns.
 NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "cluster", "nccl", "resume", "sweep",
                 "name", "allow_targets", "tune", "search")  # fmt: skip

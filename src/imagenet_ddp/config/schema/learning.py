@@ -182,8 +182,10 @@ class OptimConfig(Replaceable):
 
 
 @dataclass
-class ScheduleConfig(Section):
+class ScheduleConfig(Replaceable):
     name: Annotated[str, choice(*SCHEDULES), "Learning-rate schedule."] = "step"
+    _target_: Annotated[str | None, "Class of your own schedule."] = None
+    args: Annotated[dict[str, Any], "Arguments of your own schedule."] = field(default_factory=dict[str, Any])
     interval: Annotated[str, choice("step", "epoch"), "Whether the rate changes per step or per epoch."] = "step"
     step_epochs: Annotated[int, integer(1), "step: epochs between two drops of the rate."] = 30
     milestones: Annotated[
@@ -220,6 +222,11 @@ class ScheduleConfig(Section):
         float, number(0, 1), "cosine, linear, poly, one_cycle, wsd: last learning rate as a share of lr."
     ] = 0.0
 
+    @property
+    def row(self) -> Schedule:
+        """Return what is known of the schedule; of one of the user's own, nothing."""
+        return SCHEDULES.get(self.name, Schedule()) if self.target is None else Schedule()
+
 
 _WEIGHTS = kind(
     "balanced, numbers > 0 by class name, or a list of one per class",
@@ -231,8 +238,10 @@ _WEIGHTS = kind(
 
 
 @dataclass
-class LossConfig(Section):
+class LossConfig(Replaceable):
     name: Annotated[str, choice(*LOSSES), "Loss function; bce: binary cross entropy of each class."] = "cross_entropy"
+    _target_: Annotated[str | None, "Class of your own loss."] = None
+    args: Annotated[dict[str, Any], "Arguments of your own loss."] = field(default_factory=dict[str, Any])
     label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Label smoothing."] = 0.0
     focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
     bce_threshold: Annotated[
