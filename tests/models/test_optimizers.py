@@ -68,7 +68,8 @@ INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 )  # fmt: skip
 def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, shares: list[float]):
     """A factor from 0 to 1, which ends where it should."""
-    assert set(options) == set(ScheduleConfig()) - {"warmup_epochs", "warmup_steps", "milestone_steps"}
+    others = {"warmup_epochs", "warmup_steps", "milestone_steps", "_target_", "args"}
+    assert set(options) == set(ScheduleConfig()) - others
     factor = make_schedule(ScheduleConfig(**options), max_epochs, warmup)
     assert all(0 <= factor(share * max_epochs) <= 1 for share in [*shares, 1, 2])
     name = options["name"]
