@@ -21,6 +21,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features, minimise
+from imagenet_ddp.system import console
 
 LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
 
@@ -29,12 +30,13 @@ LINE = r"starts from logistic regression on these features, which is right for (
     ("num_images", "until_s", "num_read"), [(50, 100.0, 50), (200, 100.0, 60), (200, math.inf, 200)]
 )
 def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
-    monkeypatch: pytest.MonkeyPatch, num_images: int, until_s: float, num_read: int
+    monkeypatch: pytest.MonkeyPatch, num_images: int, until_s: float, num_read: int, capsys: pytest.CaptureFixture[str]
 ):
     """An image takes a second, and a quarter in the regression, in batches of 5; 10 are validated. Ten more seconds
-    pass in the first batch."""
+    pass in the first batch. What takes that long shows its progress."""
     clock, net = SimpleNamespace(now=0.0), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-    monkeypatch.setattr(fine_tuning, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for module in (fine_tuning, console):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Loader:
         def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -46,13 +48,16 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
         def close(self) -> None: ...
 
     data: Any = SimpleNamespace(
-        plain_train_dataloader=Loader, val_images=range(10), transfer_batch_to_device=lambda batch, *_: batch,
+        plain_train_dataloader=Loader, train_images=range(num_images), val_images=range(10),
+        transfer_batch_to_device=lambda batch, *_: batch,
         finish=lambda batch, training: batch,
     )  # fmt: skip
     strategy = SimpleNamespace(broadcast=lambda value: value)
-    module = SimpleNamespace(net=net, dtype=torch.float32, device="cpu", trainer=SimpleNamespace(strategy=strategy))
-    index, *_ = RegressionHead("1", 0, print, until_s)._compute(module, data)  # pyright: ignore[reportPrivateUsage]
+    trainer = SimpleNamespace(strategy=strategy, is_global_zero=True)
+    own: Any = SimpleNamespace(net=net, dtype=torch.float32, device="cpu", trainer=trainer)
+    index, *_ = RegressionHead("1", 0, print, until_s)._compute(own, data)  # pyright: ignore[reportPrivateUsage]
     assert len(index) == num_read
+    assert f"features: {num_read} of {num_images} images (" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -242,9 +242,9 @@ def profile(config: BenchmarkConfig, trainings: Trainings, folder: Path) -> Resu
     """Trace some training steps, and rank the operations that take longest."""
     steps = config.benchmark.num_steps
     found = trainings.train(ONE_DEVICE, turns=0, profiled=steps, trace=str((folder / TRACE).absolute()))
-    where, total = found.operations_on, found.operations_s
+    where, total, traced = found.operations_on, found.operations_s, count_noun(steps, "step")
     rows = [
-        row(f"Time on the {where}, {steps} steps", each["name"], "ms per step", [1e3 * each["seconds"] / steps],
+        row(f"Time on the {where}, {traced}", each["name"], "ms per step", [1e3 * each["seconds"] / steps],
             share=round(each["seconds"] / total, 4), calls_per_step=each["calls"] / steps)
         for each in found.operations
     ]  # fmt: skip

@@ -67,9 +67,10 @@ class CoreWatch(L.Callback):
             fewer = max(1, round(self._num_cores - others) // self._num_alike)
             self._say(
                 f"A step now takes {cost / self._first:.1f} times as much CPU time as at first, because other programs "
-                f"use {others:.1f} of {count_noun(self._num_cores, 'core')}, and the {self._num_threads} threads of "
-                "this process wait for each other. Hint: stop the run with Ctrl-C, and add "
-                f"cluster.num_threads={min(fewer, self._num_threads - 1)} to the command that it then prints."
+                f"use {others:.1f} of {count_noun(self._num_cores, 'core')}, and the "
+                f"{count_noun(self._num_threads, 'thread')} of this process wait for each other. Hint: stop the run "
+                f"with Ctrl-C, and add cluster.num_threads={min(fewer, self._num_threads - 1)} to the command that it "
+                "then prints."
             )
 
 

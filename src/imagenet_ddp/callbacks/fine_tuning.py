@@ -14,6 +14,7 @@ from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.head import Regression, compute_features, evaluating, fit_regression, is_in_head
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
+from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.text import count_noun, duration, percent
 
 MAX_IMAGES = 20_000  # over all ranks, drawn at random if there are more; 2,048 features of each are 160 MB
@@ -115,6 +116,7 @@ class RegressionHead(L.Callback):
     def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
         """Return this rank's (index, features, targets) on the CPU: int64 (N,), float32 (N, features), int64 (N,)."""
         columns: list[tuple[Tensor, ...]] = []
+        progress = Progress("features", min(len(data.train_images), MAX_IMAGES), "images")
         loader, num_done, num_first, first_s = data.plain_train_dataloader(), 0, 0, 0.0
         for batch in loader:
             counted = batch["num_counted"]
@@ -123,6 +125,8 @@ class RegressionHead(L.Callback):
             rows = batch["index"], features.float(), batch["target"]
             columns.append(tuple(each[:counted].cpu() for each in rows))
             num_done += batch["step_images"]
+            if pl_module.trainer.is_global_zero:
+                progress.add(batch["step_images"])
             now_s, num_next = time.monotonic(), batch["step_images"]
             if not num_first:  # the first batch is slower, so it says nothing about the others
                 num_first, first_s = num_done, now_s
@@ -133,5 +137,7 @@ class RegressionHead(L.Callback):
             if pl_module.trainer.strategy.broadcast(is_over):  # at the same step on all ranks
                 break
         loader.close()
+        if pl_module.trainer.is_global_zero:
+            progress.close()
         index, features, targets = (torch.cat(column) for column in zip(*columns, strict=True))
         return index, features, targets

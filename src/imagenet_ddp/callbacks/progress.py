@@ -11,7 +11,7 @@ from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.models.task import Figure, as_words
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.system.text import duration, percent
+from imagenet_ddp.system.text import count_noun, duration, percent
 
 REDRAW_S = 0.1
 COLUMNS = 80
@@ -86,7 +86,8 @@ class Progress(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         if not is_epoch_over(trainer):
-            parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
+            steps = count_noun(int(trainer.num_training_batches), "step")
+            parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {steps})"
         figures, best = self._train_log.figures, self._train_log.best
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         train = {name: metrics[name] for each in figures[:2] if (name := f"train/{each.name}") in metrics}

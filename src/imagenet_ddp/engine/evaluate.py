@@ -34,6 +34,7 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.files import where
+from imagenet_ddp.system.text import count_noun
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
@@ -70,13 +71,14 @@ def run(job: Job, plan: Plan, world: World) -> float:
     trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
     log.say(world.place.sentence())
     log.say(
-        f"Evaluating {trained.origin} ({trained.what}) on {num_images} validation images of {num_classes} classes"
-        f"{where(data.val_images.location)} at {config.data.image_size} pixels, precision {trainer.precision}."
+        f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
+        f" of {count_noun(num_classes, 'class')}{where(data.val_images.location)} at {config.data.image_size} pixels,"
+        f" precision {trainer.precision}."
     )
     for note in (*trained.notes, *data.source.notes, *[left_out] * bool(left_out)):
         log.say(note)
     if not trained.has_names:
-        log.say(f"Its {num_classes} classes are assumed to be those of the data, sorted by name.")
+        log.say(f"Its {count_noun(num_classes, 'class')} are assumed to be those of the data, sorted by name.")
     folder, fraction, own = folder_of(config.data, is_train=False), config.data.val_fraction, trained.contents
     trained_on = folder_of(to_config(own["config"]["data"], DataConfig), is_train=True) if own else None
     if folder and fraction is None and folder == trained_on:

@@ -135,8 +135,8 @@ def batch_norm_lines(net: nn.Module, val_loss: float | None, num_classes: int, s
     return [
         f"The validation loss, {format_loss(val_loss)}, is far above that of a guess, {guess:.2f}: a validation uses "
         f"batch norm's running averages, which after {count_noun(steps, 'update')} of the weights are far from the "
-        f"statistics of the batches. Hint: train for {settled} updates, as with trainer.max_epochs={more}, or "
-        "set model.weights=DEFAULT."
+        f"statistics of the batches. Hint: train for {count_noun(settled, 'update')}, as with "
+        f"trainer.max_epochs={more}, or set model.weights=DEFAULT."
     ]
 
 

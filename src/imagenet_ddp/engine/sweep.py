@@ -122,7 +122,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
     source, text = ("SLURM_ARRAY_TASK_ID", str(task)) if chosen == "auto" else ("sweep.job", str(chosen))
     if not text.isdecimal() or int(text) >= count:
         raise ConfigError(
-            f"{source} must be one of the {count} jobs of this sweep, got {text}. "
+            f"{source} must be one of the {count_noun(count, 'job')} of this sweep, got {text}. "
             f"Hint: set sweep.job={count - 1}, or #SBATCH --array=0-{count - 1}."
         )
     if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
@@ -181,7 +181,8 @@ def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, s
     if left_out:
         print(
             f"The job array has no task for {count_noun(len(left_out), 'job')} of this sweep, which it does not train: "
-            f"{shorten_list(left_out)}. Hint: for all {len(names)} jobs, use #SBATCH --array=0-{len(names) - 1}.",
+            f"{shorten_list(left_out)}. Hint: for all {count_noun(len(names), 'job')}, use "
+            f"#SBATCH --array=0-{len(names) - 1}.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 
@@ -197,8 +198,8 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         stored = _stored(sweep_dir).get("jobs", [])
         if stored != jobs:
             raise ConfigError(
-                f"{path} must list the {len(jobs)} jobs of this sweep, got {len(stored)} other jobs. Hint: use another "
-                "folder for another sweep. With sweep.resume, change only options that are not swept."
+                f"{path} must list the {count_noun(len(jobs), 'job')} of this sweep, got {len(stored)} other jobs. "
+                "Hint: use another folder for another sweep. With sweep.resume, change only options that are not swept."
             )
         return
     content = {
@@ -267,7 +268,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     result = command.with_hydra(request, task, more)
     failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
     if failed := sorted({*failed, *codes}):
-        print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
+        print(f"{len(failed)} of {count_noun(len(names), 'job')} failed:", file=sys.stderr)
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)

@@ -92,10 +92,10 @@ def run(plan: Plan) -> int:
     write = partial(print_message, stream=sys.stdout)
     for name, split in layout.splits.items():
         least, most = min(split.counts.values()), max(split.counts.values())
-        span = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+        span = f"{least:,} to {count_noun(most, 'image')}" if least < most else count_noun(most, "image")
         num_images, classes = split.num_images, count_noun(len(split.counts), "class")
-        read = f"{num_images - num_bad[name]:,} of {num_images:,} images can be read"
-        write(f"{name}: {read}, {classes} with {span} images each")
+        read = f"{num_images - num_bad[name]:,} of {count_noun(num_images, 'image')} can be read"
+        write(f"{name}: {read}, {classes} with {span} each")
     lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
         lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")

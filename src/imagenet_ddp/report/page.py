@@ -191,8 +191,9 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
             is_among = (found.top == found.target[:, None]).any(axis=1)
             shown.append((f"top-{num}", percent(float(is_among.mean())), ""))
     if run.train_s is not None:
-        limit = "" if run.max_epochs is None else f"of {run.max_epochs} "
-        shown.append(("training time", duration(run.train_s), f"{run.epochs} {limit}epochs"))
+        done, most = run.epochs, run.max_epochs
+        trained = count_noun(done or 0, "epoch") if most is None else f"{done} of {count_noun(most, 'epoch')}"
+        shown.append(("training time", duration(run.train_s), trained))
     return shown
 
 

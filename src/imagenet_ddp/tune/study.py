@@ -204,7 +204,7 @@ class Study:
                 self._poll(trial)
         say(self.counts())
         if number is None:
-            say(f"{self.num_failed} trials in a row failed, so the study stops (tune.max_failures).")
+            say(f"{count_noun(self.num_failed, 'trial')} in a row failed, so the study stops (tune.max_failures).")
         print(f"Resume with: {shell_line('tune', [*self.plan.argv, f'hydra.run.dir={self.plan.folder}'])}", flush=True)
         return 128 + number if number else 1
 
