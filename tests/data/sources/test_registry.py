@@ -39,7 +39,9 @@ def test_a_target_gives_a_source_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     data = keys(None, "own", _target_="own_data.MadeSource", args={"size": 4})
     assert open_source(data, 0).classes == ["nowhere", "4"]
     assert open_source(replace(data, root="/here"), 0).classes == ["/here", "4"]
-    with pytest.raises(ConfigError, match=r"own_data\.keys must return a Source, or a pair of torch Datasets, got DataConfig"):
+    with pytest.raises(
+        ConfigError, match=r"own_data\.keys must return a Source, or a pair of torch Datasets, got DataConfig"
+    ):
         open_source(replace(data, _target_="own_data.keys", args={"root": None}), 0)
 
 
