@@ -116,8 +116,8 @@ def make_given(
 
 def refuse_links(home: Path, paths: Iterable[Path] | None = None) -> None:
     """Raise ConfigError if links in a folder lead out of it: a folder of somebody else could so lead to any file of
-    this user, which would then be written. paths: where to look; None: everywhere in a run folder but in hidden
-    folders, and at the link to its checkpoints, which CheckpointStore.require_place checks."""
+    this user, which would then be written. paths: where to look; None: where a run writes, but for the link to its
+    checkpoints, which CheckpointStore.require_place checks."""
     found = []
     for path in _inside(home) if paths is None else paths:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home.resolve()):
@@ -131,11 +131,13 @@ def refuse_links(home: Path, paths: Iterable[Path] | None = None) -> None:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (
-            path for name in (*folders, *files) if (path := Path(parent, name)) != CheckpointStore.of_run(folder).folder
-        )
+    """Yield the paths at the two levels at which runs write; loggers have links of their own further down."""
+    checkpoints = CheckpointStore.of_run(folder).folder
+    for path in folder.glob("*"):
+        if path != checkpoints:
+            yield path
+        if not path.name.startswith(".") and not path.is_symlink():
+            yield from path.glob("*")
 
 
 def holds_results(folder: Path) -> bool:
