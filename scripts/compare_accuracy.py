@@ -32,7 +32,7 @@ def train_plainly() -> None:
     from imagenet_ddp.system.seeding import hash_seed
     from imagenet_ddp.train import main
 
-    def fill(self: loader.ImageDataset, out: Tensor, key: SampleKey, index: int) -> bool:
+    def fill(self: loader.ImageDataset, out: Tensor, key: SampleKey, index: int) -> tuple[bool, int]:
         own: Any = self.transform
         if isinstance(own, TrainTransform):
             steps = [transforms.RandomResizedCrop(own.size(key.epoch), own.data.crop_scale)]
@@ -43,7 +43,7 @@ def train_plainly() -> None:
             torch.manual_seed(seed)
             image = transforms.Compose(steps)(pil_loader(self.images.path(index)))
         out.copy_(pil_to_tensor(image))
-        return isinstance(own, TrainTransform) and random.Random(seed).random() < own.data.flip
+        return isinstance(own, TrainTransform) and random.Random(seed).random() < own.data.flip, 0
 
     loader.ImageDataset._fill = fill
     main()

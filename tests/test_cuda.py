@@ -9,7 +9,7 @@ from helpers.train_runs import summary
 
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.data.transforms import normalise
-from imagenet_ddp.engine import devices
+from imagenet_ddp.launch import devices
 
 pytestmark = [
     pytest.mark.cuda,

@@ -20,13 +20,15 @@ LAYERS = (
     ("export.graph",),
     ("export.formats",),
     ("callbacks", "cli"),
-    ("engine",),
+    ("launch",),
+    ("training",),
+    ("use",),
     ("train", "evaluate", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report", "tune",
      "__main__"),
 )  # fmt: skip
 LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 # benchmark packs images to measure how fast packed ones are read; `from imagenet_ddp import load` imports when used
-EXCEPTIONS = {("benchmark", "prepare"), ("__init__", "engine")}
+EXCEPTIONS = {("benchmark", "prepare"), ("__init__", "use")}
 
 
 def package_of(module: str) -> str:

@@ -17,9 +17,9 @@ from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.image_files import find_images
-from imagenet_ddp.engine.predictor import FileReader, Predictor
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files
+from imagenet_ddp.use.predictor import FileReader, Predictor
 
 
 def test_images_in_their_own_size_are_few_at_a_time(

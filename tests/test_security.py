@@ -1,6 +1,6 @@
 """What .github/SECURITY.md says of files of strangers.
 
-The other lines are tested beside the code: a stored config in tests/engine/test_stored_config.py, parts of checkpoints
+The other lines are tested beside the code: a stored config in tests/launch/test_stored_config.py, parts of checkpoints
 in tests/runs/test_checkpoint_parts.py, of results in tests/report/test_strange_folders.py, secrets in
 tests/test_secrets.py, the network in tests/distributed/test_strangers.py, archives in tests/prepare/test_imagenet.py
 and tests/data/sources/test_stl10.py.

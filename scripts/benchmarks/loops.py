@@ -22,8 +22,8 @@ from torch.profiler import profile
 from torchmetrics.classification import MulticlassAccuracy
 
 from imagenet_ddp.benchmark.probe import SETTLE, Probe, Ready, new_profiler
-from imagenet_ddp.engine.step_timer import synchronize
-from imagenet_ddp.engine.trial_step import AUTOCAST
+from imagenet_ddp.training.step_timer import synchronize
+from imagenet_ddp.training.trial_step import AUTOCAST
 
 
 class OneLayer(nn.Sequential):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imagenet_ddp.engine.classifier import load as load
+    from imagenet_ddp.use.classifier import load as load
 
 __version__ = "0.1.0"
 BEGIN_S = time.monotonic()  # when this process began
@@ -58,7 +58,7 @@ def _begin_command() -> None:
 def __getattr__(name: str) -> Any:
     """Import `load` when it is used, because it needs torch, and a command that only prints does not."""
     if name == "load":
-        return importlib.import_module("imagenet_ddp.engine.classifier").load
+        return importlib.import_module("imagenet_ddp.use.classifier").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import DemoConfig
-from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import count_noun, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
+from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
-    from imagenet_ddp.engine.predictor import Predictor
+    from imagenet_ddp.use.predictor import Predictor
 
 MAX_FILE_SIZE = "20mb"
 MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each of them several times

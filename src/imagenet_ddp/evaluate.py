@@ -12,12 +12,12 @@ from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import worker
-from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.launch import agree_on_job, find_launcher, meet_others, run_ranks
-from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.processes import agree_on_job, find_launcher, meet_others, run_ranks
+from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.runs import folder
+from imagenet_ddp.use import worker
 
 
 def main() -> float | None:

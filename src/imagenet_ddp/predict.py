@@ -16,17 +16,18 @@ from typing import IO, TYPE_CHECKING
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.image_files import describe_left_out, find_images, list_folder
-from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
 from imagenet_ddp.system.text import count_noun, printable
+from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
-    from imagenet_ddp.engine.predictor import Predictor
+    from imagenet_ddp.use.predictor import Predictor
 
 # A function (path, top, error) that writes one image's prediction. top: pairs (class index, probability), most
 # likely first. If the image could not be read, top is empty and error is the reason; otherwise error is empty.
@@ -57,7 +58,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config)
-    from imagenet_ddp.engine.predictor import read_in_order
+    from imagenet_ddp.use.predictor import read_in_order
 
     top_k = min(config.top_k, len(predictor.classes))
     batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers

@@ -9,14 +9,15 @@ from dataclasses import replace
 from imagenet_ddp import BEGIN_S
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import sweep, worker
-from imagenet_ddp.engine.job import decide
-from imagenet_ddp.engine.launch import agree_on_job, find_launcher, leave_others, meet_others, run_ranks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch import sweep
+from imagenet_ddp.launch.job import decide
+from imagenet_ddp.launch.processes import agree_on_job, find_launcher, leave_others, meet_others, run_ranks
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import use_utf8
+from imagenet_ddp.training import worker
 
 
 def main() -> float | None:

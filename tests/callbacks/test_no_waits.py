@@ -23,13 +23,13 @@ from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import OPTIMIZERS, LossConfig, OptimConfig
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.engine.evaluate import Predictions
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.use.evaluate import Predictions
 
 CLASSES, SIZE, NUM_IMAGES = 10, 8, 4
 FIRST, LAST = 3, 5  # the watched steps; those before may copy constants to the device

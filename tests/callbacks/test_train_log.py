@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.measures import RunningSums, Span, StepTimes
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.sums import Sums
 from imagenet_ddp.models.task import OneLabel
+from imagenet_ddp.training.diagnosis import refusing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_BATCHES = 7

@@ -8,8 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import check, command_line
-from imagenet_ddp.engine.resume import changes
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.resume import changes
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -10,7 +10,7 @@ from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import compare_members
 from imagenet_ddp.distributed.compare_members import code_digest, differences, shared_gpus
-from imagenet_ddp.engine.launch import facts_of_command
+from imagenet_ddp.launch.processes import facts_of_command
 
 
 def facts(**changed: Any) -> dict[str, Any]:

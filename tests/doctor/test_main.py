@@ -16,10 +16,10 @@ from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.doctor.scaling import Step
-from imagenet_ddp.engine.step_timer import AllReduce
-from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.world import World
 from imagenet_ddp.system import cpu_cores, idle_cores, nvidia_gpus
+from imagenet_ddp.training.step_timer import AllReduce
 
 MIB = 2**20
 TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")

@@ -21,14 +21,14 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
 from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
-from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor, open_exported
-from imagenet_ddp.engine.stored_config import from_checkpoint
-from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.export.write_and_compare import _metadata, export
+from imagenet_ddp.launch.stored_config import from_checkpoint
+from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.use.predictor import Predictor, load_net, make_predictor, open_exported
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -39,8 +39,9 @@ PRELOADED = (
     "torch", "torch.distributed.launcher.api", "torchvision.transforms.v2", "lightning.pytorch", "torchmetrics",
     "hydra", "omegaconf", "PIL.JpegImagePlugin", "matplotlib.figure", "matplotlib.backends.backend_agg", "psutil",
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "torch.utils.serialization",
-    "imagenet_ddp.cli.command", "imagenet_ddp.engine.launch", "imagenet_ddp.engine.worker", "imagenet_ddp.engine.fit",
-    "imagenet_ddp.engine.build", "imagenet_ddp.data.module", "imagenet_ddp.models.lightning_module",
+    "imagenet_ddp.cli.command", "imagenet_ddp.launch.processes", "imagenet_ddp.launch.ranks",
+    "imagenet_ddp.training.fit", "imagenet_ddp.training.worker", "imagenet_ddp.training.build",
+    "imagenet_ddp.data.module", "imagenet_ddp.models.lightning_module",
     "imagenet_ddp.callbacks.run_files",
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

@@ -10,8 +10,8 @@ from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.engine.devices import use_device
-from imagenet_ddp.engine.plan import Plan, make_plan
+from imagenet_ddp.launch.devices import use_device
+from imagenet_ddp.launch.plan import Plan, make_plan
 
 
 def plan_of(

@@ -14,11 +14,11 @@ from helpers.plans import plan_of
 from torch import Tensor
 
 from imagenet_ddp.data.mixing import Mixing
-from imagenet_ddp.engine import build
-from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.world import World
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.training import build
 
 
 @dataclass

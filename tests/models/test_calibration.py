@@ -25,7 +25,7 @@ def measured(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def test_the_temperature_is_that_of_the_draw_and_the_error_is_torchmetrics():
-    """tests/engine/test_evaluate.py compares them with a search on the logits of a net."""
+    """tests/use/test_evaluate.py compares them with a search on the logits of a net."""
     logits, labels = drawn(2.5)
     found = measured(logits, labels)
     assert found["temperature"] == pytest.approx(2.5, rel=0.05)

@@ -10,9 +10,9 @@ from conftest import Run
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig
-from imagenet_ddp.engine.stored_config import resolved_config
-from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.stored_config import resolved_config
+from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.runs.checkpoint_file import KEY
 
 VALUES: list[Any] = [None, 3, -1.5, "x", True, [1], {"a": 1}, {1: 2}, torch.zeros(2)]

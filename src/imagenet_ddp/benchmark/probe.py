@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from imagenet_ddp.callbacks.train_log import find_log
-from imagenet_ddp.engine.step_timer import device_name, synchronize
+from imagenet_ddp.training.step_timer import device_name, synchronize
 
 NUM_READY = 2  # batches held in memory
 SETTLE = 1  # untimed steps at the start of each turn, because the caches may hold the data of other work

@@ -221,7 +221,7 @@ def is_too_small_for_bf16(data: DataConfig) -> bool:
 
     A net that halves the image five times then has feature maps of 1 pixel. A strided 3 × 3 kernel applies 8 of its 9
     weights only to padding, and oneDNN leaves the gradients of these weights uninitialised, although they should be 0
-    (torch 2.15, AVX512-BF16). tests/engine/test_devices.py checks this behaviour.
+    (torch 2.15, AVX512-BF16). tests/launch/test_devices.py checks this behaviour.
     """
     sizes = data.image_size, data.train_size, data.progressive_start
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)

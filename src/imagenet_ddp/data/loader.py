@@ -73,12 +73,11 @@ class ImageDataset(Dataset):
 
         def append(key: SampleKey, index: int) -> None:
             """Load an image into the next free row of the batch, which stays free if the image is unreadable."""
-            picture = open_image(self.images, index)
-            generator = random.Random(key.image_seed(self.seed))
-            flips.append(self.transform.into(images[len(indices)], picture, generator))
+            flip, parts = self._fill(images[len(indices)], key, index)
+            flips.append(flip)
             indices.append(index)
-            if isinstance(picture, Pixels) and picture.ignored:
-                ignored[index] = picture.ignored.value
+            if parts:
+                ignored[index] = parts
 
         unreadable: list[Bad] = []
         failed: list[SampleKey] = []
@@ -111,6 +110,12 @@ class ImageDataset(Dataset):
             unreadable=unreadable,
             ignored=ignored,
         )
+
+    def _fill(self, out: Tensor, key: SampleKey, index: int) -> tuple[bool, int]:
+        """Load an image into uint8 (H, W, 3). Return (whether it is to be flipped, value of Pixels.ignored)."""
+        picture = open_image(self.images, index)
+        flip = self.transform.into(out, picture, random.Random(key.image_seed(self.seed)))
+        return flip, picture.ignored.value if isinstance(picture, Pixels) else 0
 
     def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""

@@ -16,8 +16,8 @@ from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
-from imagenet_ddp.engine import launch
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch import processes
 from imagenet_ddp.system import console
 
 
@@ -74,8 +74,8 @@ def _check_ranks_together(
     assert machine.place is not None
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            return launch.run_ranks(
-                diagnose, payload, options.config, *launch.meet_others(options.request, machine.place)
+            return processes.run_ranks(
+                diagnose, payload, options.config, *processes.meet_others(options.request, machine.place)
             )
         except ConfigError as error:
             return failed(error.mistakes, "ranks")

@@ -38,7 +38,7 @@ def _versions(machine: Machine) -> list[Check]:
 def _devices(machine: Machine) -> list[Check]:
     import torch
 
-    from imagenet_ddp.engine import devices
+    from imagenet_ddp.launch import devices
 
     if machine.no_device:
         return failed(machine.no_device)

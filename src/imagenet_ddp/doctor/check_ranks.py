@@ -17,14 +17,15 @@ from imagenet_ddp.doctor import scaling
 from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES
 from imagenet_ddp.doctor.run_checks import Check, failed
 from imagenet_ddp.doctor.scaling import Step
-from imagenet_ddp.engine import devices, step_timer
-from imagenet_ddp.engine.plan import Plan, make_plan
-from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep
-from imagenet_ddp.engine.trial_step import Training, make_training
-from imagenet_ddp.engine.world import World, agree_on_devices
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch import devices
+from imagenet_ddp.launch.plan import Plan, make_plan
+from imagenet_ddp.launch.world import World, agree_on_devices
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system.text import count_noun, first_line, percent
+from imagenet_ddp.training import step_timer
+from imagenet_ddp.training.step_timer import AllReduce, MeasuredStep
+from imagenet_ddp.training.trial_step import Training, make_training
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted

@@ -14,8 +14,8 @@ from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.engine.worker import met_ranks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.ranks import met_ranks
 from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.process import import_torch
@@ -23,7 +23,7 @@ from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from imagenet_ddp.distributed.meet import Meeting
-    from imagenet_ddp.engine.plan import Plan
+    from imagenet_ddp.launch.plan import Plan
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Machine:
     @cached_property
     def plan(self) -> "Plan":
         """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
-        from imagenet_ddp.engine.devices import use_device
-        from imagenet_ddp.engine.plan import make_plan
+        from imagenet_ddp.launch.devices import use_device
+        from imagenet_ddp.launch.plan import make_plan
 
         num_nodes = self.place.num_nodes if self.place else 1
         place = Place(world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes)
@@ -82,7 +82,7 @@ class Machine:
 
 def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
     """Detect the devices and the launcher. Imports torch, but does not initialise CUDA."""
-    from imagenet_ddp.engine import devices
+    from imagenet_ddp.launch import devices
 
     machine = Machine(config, environ, typed, run_dir)
     num_ranks = 0  # of this machine, if a launcher has started them
@@ -134,7 +134,7 @@ def diagnose(
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import check_world
-        from imagenet_ddp.engine.world import meet_ranks  # torch from here on
+        from imagenet_ddp.launch.world import meet_ranks  # torch from here on
 
     try:
         world = meet_ranks(place, config, meeting)

@@ -10,9 +10,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
-from imagenet_ddp.engine.stored_config import data_name, model_title
-from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.export.formats import FORMATS, KEY, Format
+from imagenet_ddp.launch.stored_config import data_name, model_title
+from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list, without_secrets

@@ -20,17 +20,17 @@ from imagenet_ddp.data.sources.image_files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.engine.held_out import choose
-from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
-from imagenet_ddp.engine.stored_config import checkpoint_path
-from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export import model_card
 from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path
 from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.launch.stored_config import checkpoint_path
+from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
+from imagenet_ddp.training.held_out import choose
+from imagenet_ddp.use.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16

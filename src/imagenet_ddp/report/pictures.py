@@ -16,15 +16,15 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.engine.held_out import choose
-from imagenet_ddp.engine.predictor import load_net, make_predictor
-from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.class_activation import overlay
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.text import first_line
+from imagenet_ddp.training.held_out import choose
+from imagenet_ddp.use.predictor import load_net, make_predictor
 
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 80  # JPEG quality of a thumbnail

@@ -1,0 +1,234 @@
+"""Decide on a job: its config, its run folder, and the checkpoint that it continues from."""
+
+import copy
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from imagenet_ddp.cli import check_config, parse
+from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_config, typed_value
+from imagenet_ddp.config.keys import declared, leaves, validate_group
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfig
+from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.stored import not_plain
+from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
+from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.resume import (
+    BATCH_PREFIXES,
+    FIXED_PREFIXES,
+    changes,
+    find_earlier,
+    is_finished,
+    refuse_lost_data,
+    started_before,
+    way_to_continue,
+)
+from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.result_files import read_config
+from imagenet_ddp.system.text import printable
+
+T = TypeVar("T", bound=CommonConfig)
+
+# Keys read from the command line only, because a file from elsewhere must not be able to allow code to run.
+TYPED_ONLY = ("allow_targets",)
+
+# Keys that belong to this command, such as where its processes meet and which process this is.
+OF_THIS_COMMAND = (
+    *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
+    "cluster.secret_file",
+    "sweep",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training or evaluation, decided by the first of its commands and passed to every process."""
+
+    config: CommonConfig  # of the command
+    run_dir: Path
+    checkpoint: Path | None = None  # to resume from, or to evaluate
+    messages: tuple[str, ...] = ()  # from before the processes started, for the top of the log
+    finished: bool = False  # whether a resumed run has nothing left to do
+    command: str = ""  # as typed
+    experiment: str | None = None  # value of experiment=, in this command or in the first command of a resumed run
+    global_batch_size_before: int | None = None  # images per update before the resume; None for a new run
+    keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
+    threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
+    begin_s: float | None = None  # the time.monotonic() at which this node's command began; None: unknown
+
+    @property
+    def program(self) -> str:
+        """Return how the command called Python: python, or uv run python."""
+        return self.command.partition(" -m ")[0]
+
+
+def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
+    """Return whether SLURM should requeue a job that this signal has stopped. Without a checkpoint it should not,
+    because the job would start over each time."""
+    is_asked = signal_number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
+    return is_asked and bool(CheckpointStore.of_run(job.run_dir).files())
+
+
+def decide(
+    request: parse.Request,
+    environ: Mapping[str, str],
+    place: Place,
+    command: str,
+) -> Job:
+    """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
+    removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
+    run_key, typed = place.run_key, typed_value(request, "experiment")
+    experiment = None if typed == "null" else typed
+    earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request, "hydra.run.dir") is not None
+    again = started_before(request, environ)
+    new_folder = partial(
+        folder.new_folder, Path(request.hydra.run.dir), is_typed=is_typed, options=request.typed, run_key=run_key,
+        can_resume=True,
+    )  # fmt: skip
+    if earlier.checkpoint is None:
+        config, run_dir = _new_config(request, environ), earlier.run_dir
+        if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
+            return _finished(run_dir, config)
+        # a run that died before its first checkpoint starts over in its folder
+        may_hold_run = again or (is_typed and bool(config.resume))
+        run_dir = new_folder(again=may_hold_run)
+        if may_hold_run:
+            _require_own_files(run_dir, config)
+        messages = (earlier.sentence,) if earlier.sentence else ()
+        return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
+    from imagenet_ddp.runs.checkpoint_file import KEY, read
+
+    stored = read(earlier.checkpoint)[KEY]
+    refuse_lost_data(stored, request)
+    config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place)
+    changed = changes(stored["config"], config)
+    of_checkpoint = leaves(stored["config"])  # a key that an older version lacked had its default value in that run
+    if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
+        hint = "Hint: leave this option out, or start a new run without resume="
+        raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
+    if earlier.run_dir and is_finished(earlier.run_dir, config, changed):
+        return _finished(earlier.run_dir, config)
+    if earlier.run_dir:
+        _require_own_files(earlier.run_dir, config)
+    return Job(
+        config,
+        earlier.run_dir or new_folder(again=again),
+        earlier.checkpoint.resolve(),
+        (earlier.sentence, *(f"Changed: {line}." for line in changed.values())),
+        command=command,
+        experiment=stored["experiment"] if typed is None else experiment,
+        global_batch_size_before=stored["images_per_update"],
+        keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
+        threads_before=stored.get("threads"),  # None: written by an older version
+    )
+
+
+def _require_own_files(run_dir: Path, config: RunConfig) -> None:
+    """Raise ConfigError if a run in this folder would write through links to files elsewhere."""
+    folder.refuse_links(run_dir)
+    if (store := CheckpointStore.of_run(run_dir)).folder.is_symlink():
+        store.require_place(CheckpointStore.planned(config.callbacks, run_dir).folder)
+
+
+_TEXT, _NUMBER = matching(r"(?s).*", "text"), integer(1)
+_OF_MESSAGE = {  # the fields of a job in a message, and what they may be
+    "run_dir": _TEXT, "relative": _TEXT, "command": _TEXT, "experiment": NULL | _TEXT,
+    "messages": list_of(_TEXT, "a list of text", least=0), "finished": FLAG, "keep_global_batch_size": FLAG,
+    "global_batch_size_before": NULL | _NUMBER, "config": kind("a mapping", is_mapping),
+    "threads_before": NULL | list_of(_NUMBER, "two integers", 2),
+}  # fmt: skip
+
+
+def received(content: Any, request: parse.Request) -> Job:
+    """Return the job that another machine has sent, after the checks of a stored config. content: the fields of the
+    job, and its run folder as `relative`; untrusted. request: the command line of this machine, whose options are
+    trusted. Raises ConfigError."""
+    origin, found = "the job that node 0 has sent", list[str | Mistake]()
+    hint = "leave this command running with the other nodes of its run only"
+    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"checkpoint", "begin_s"}:
+        raise ConfigError(f"{origin} must have the fields of a job, but does not. Hint: {hint}.")
+    for name, allowed in _OF_MESSAGE.items():
+        if not allowed.accepts(content.get(name)):
+            found.append(f"{name} of {origin} must be {allowed.words}, but is not. Hint: {hint}.")
+    if not found and (reason := not_plain(content["config"])):
+        found.append(f"config of {origin} must be plain values, but {reason}. Hint: {hint}.")
+    if found:
+        raise ConfigError(found)
+    merged = copy.deepcopy(request.configs[0])
+    with open_dict(merged):
+        lay_over(merged, content["config"])
+    found = check_config.refused_of_stored(merged, request.configs[0], request.verb, origin)
+    config = typed_config(merged, COMMANDS[request.verb])
+    for group in ("", *(path for path, key in declared(request.verb).items() if key.is_group)):
+        found += validate_group(group, config[group] if group else config, request.verb)
+    if found:
+        raise ConfigError([printable(str(each)) for each in found])
+    fields: dict[str, Any] = {key: content[key] for key in _OF_MESSAGE.keys() - {"relative"}}
+    fields |= {"messages": tuple(map(printable, content["messages"])), "run_dir": Path(content["run_dir"])}
+    fields["threads_before"] = tuple(content["threads_before"]) if content["threads_before"] else None
+    del fields["config"]
+    return Job(config, **fields)
+
+
+def _finished(run_dir: Path, config: RunConfig) -> Job:
+    return Job(config, run_dir, messages=(way_to_continue(run_dir, to_plain(config)),), finished=True)
+
+
+def _new_config(request: parse.Request, environ: Mapping[str, str]) -> RunConfig:
+    """Return the config of a run that starts from its initial weights, with the preprocessing of these weights."""
+    config = request.configs[0]
+    if not OmegaConf.select(config, "model.weights"):
+        return typed_config(config, RunConfig)
+    from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
+
+    config = copy.deepcopy(config)
+    use_preprocessing(config, request, find_other(typed_config(config, RunConfig).model).facts)
+    return checked(config, request, environ, RunConfig)
+
+
+def _resumed_config(
+    request: parse.Request,
+    environ: Mapping[str, str],
+    stored: Mapping[str, Any],
+    checkpoint: Path,
+    place: Place,
+) -> RunConfig:
+    """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
+    ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
+    merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
+    follow_image_size(merged.data, request, stored["data"]["image_size"], stored["data"].get("val_resize"))
+    of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
+    here = place.num_nodes, place.local_world_size if place.is_node and not place.is_alone else None
+    if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):
+        raise ConfigError(
+            f"{checkpoint} was written with trainer.num_nodes={of_run[0]} trainer.devices={merged.trainer.devices}, "
+            f"but this command has trainer.num_nodes={here[0]} trainer.devices={here[1] or 'auto'}. Hint: type the "
+            "numbers of nodes and devices, and cluster.address, on each node."
+        )
+    return checked(merged, request, environ, RunConfig, checkpoint)
+
+
+def checked(
+    config: DictConfig,
+    request: parse.Request,
+    environ: Mapping[str, str],
+    cls: type[T],
+    stored_in: Path | None = None,
+) -> T:
+    """Return a config that was composed from several sources, typed. Raises ConfigError for all of its mistakes.
+    stored_in: the checkpoint of which the config is, overridden by the typed options; None: all of it is typed."""
+    mistakes = parse.check(config, environ, request.verb, request.typed)[0]
+    if stored_in is not None:
+        mistakes = check_config.refused_of_stored(config, request.configs[0], request.verb, str(stored_in)) + mistakes
+    if mistakes:
+        raise ConfigError(mistakes)
+    return typed_config(config, cls)

@@ -1,0 +1,205 @@
+"""Launch a job: meet the other commands, one per node or per rank, agree on the job, and start its processes."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.check_launch import find_place
+from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
+from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.launchers.detect import with_known_host
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job, received, should_requeue
+from imagenet_ddp.runs import folder
+from imagenet_ddp.system import console, idle_cores
+from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import count_noun
+
+if TYPE_CHECKING:
+    from imagenet_ddp.distributed.meet import Meeting
+
+T = TypeVar("T")
+
+# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
+MAY_DIFFER = re.compile(
+    r"cluster\.(rank|local_rank|node_rank|address|secret_file)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+)
+LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
+
+
+def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> Place:
+    """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
+    machine where the job runs."""
+    found = request.places[0]
+    if found is None:
+        found = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
+    return with_known_host(found, environ)
+
+
+def _typed(request: parse.Request) -> CommonConfig:
+    return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
+
+
+def meet_others(request: parse.Request, place: Place) -> tuple[Place, "Meeting | None"]:
+    """Wait for the other commands of this job, and compare their options. Return this command's place among them, and
+    the meeting; None if this is the only command. Raises ConfigError if the options differ."""
+    if place.local_rank == 0:
+        idle_cores.register()
+    if place.is_alone:
+        return place, None
+    # this package reports a rank that ends; torch's C++ code would also print a stack trace
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    with import_torch():
+        from imagenet_ddp.distributed import meet_commands
+        from imagenet_ddp.distributed.meet import SharedError
+        from imagenet_ddp.launch import devices
+
+    config = _typed(request)
+    reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
+    try:
+        _expect_backend(config)
+        num_local = devices.num_local_processes(config) if place.is_node else 1
+    except ConfigError as error:
+        if not reports:
+            sys.exit(2)
+        raise parse.RefusedError(error.mistakes, request) from error
+    try:
+        facts = facts_of_command(config, num_local if place.is_node else None)
+        return meet_commands.meet_commands(place, facts, num_local, config.cluster.timeout_s)
+    except SharedError:
+        if not reports:
+            sys.exit(2)
+        raise
+
+
+def agree_on_job(meeting: "Meeting | None", decide: Callable[[], Job], request: parse.Request) -> Job:
+    """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
+    clocks differ, and continue from the same checkpoint."""
+    if meeting is None:
+        return decide()
+    from imagenet_ddp.distributed.meet import SharedError
+    from imagenet_ddp.distributed.shared_file import share_file
+
+    try:
+        if meeting.number == 0:
+            job = decide()
+            job = replace(job, run_dir=job.run_dir.resolve())
+            run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+            meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
+            share_file(meeting, job.checkpoint)
+            return job
+        content = meeting.broadcast("job")
+        job = received(content, request)
+        checkpoint, run_dir = share_file(meeting, None), job.run_dir
+        if meeting.members[0].machine != meeting.members[meeting.number].machine:
+            run_dir = folder.make_elsewhere(run_dir, content["relative"])
+    except ConfigError as error:
+        if not isinstance(error, SharedError):
+            meeting.refuse(error)
+        raise
+    return replace(job, run_dir=run_dir, checkpoint=checkpoint)
+
+
+def run_ranks(
+    task: Callable[..., T],
+    payload: Any,
+    config: CommonConfig,
+    place: Place,
+    meeting: "Meeting | None",
+    *,
+    own_processes: bool = False,
+) -> T:
+    """Call task(place, payload) in every process of this node, or task(place, payload, meeting) in this one if it is a
+    rank. own_processes: start a separate process even if there is only one."""
+    if not place.is_node:
+        return task(place, payload, meeting)
+    with import_torch():
+        from imagenet_ddp.launch import devices
+
+    num_local = devices.num_local_processes(config)
+    if meeting is None and num_local == 1 and not own_processes:
+        return task(Place(), payload)
+    if num_local > 1:
+        _expect_backend(config)
+        _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
+    if meeting is not None and place.node_rank:
+        _show_place(place, meeting.members[0].host)
+    cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
+    num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
+    devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
+    workers, done = Workers(task, (payload,), num_local, place if meeting else None, cores), False
+    try:
+        result = workers.run()
+        done = True
+        return result
+    except WorkersFailedError as error:
+        here = meeting is None or place.node_rank == 0
+        if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
+            error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
+        if meeting is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+            who = meeting.name(meeting.number)
+            reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
+            meeting.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
+        raise
+    finally:
+        leave_others(place, meeting, LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+
+
+def leave_others(place: Place, meeting: "Meeting | None", timeout_s: float = LEAVE_S) -> None:
+    """Leave the commands of the other nodes. Ranks leave by their World."""
+    if meeting is not None and place.is_node:
+        meeting.leave(timeout_s)
+
+
+def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
+    """Return, as plain JSON, what must be equal in all commands.
+
+    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
+    the command is itself a rank.
+    """
+    from imagenet_ddp.distributed.compare_members import facts_of_code
+
+    facts = facts_of_code()
+    if num_local is not None:
+        facts["the number of workers"] = num_local
+    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+
+
+def _expect_backend(config: CommonConfig) -> None:
+    """Check once that several processes can train on this machine, because otherwise each of them would fail
+    separately. Raises ConfigError."""
+    from imagenet_ddp.launch import devices
+    from imagenet_ddp.strategies import process_group
+
+    kind, sync = devices.device_type(config.trainer.accelerator), config.trainer.sync_batchnorm
+    if wrong := process_group.validate(config.strategy, kind, sync_batchnorm=sync):
+        raise ConfigError(wrong)
+
+
+def _warn_of_few_cores(num_local: int, device_type: str) -> None:
+    if device_type == "cpu" and num_local > (cores := num_cores()):
+        console.print_message(
+            f"{num_local} processes share {count_noun(cores, 'CPU core')}: they wait for each other in every step, and "
+            f"need {num_local} times the memory of one. Hint: set trainer.devices={cores}.",
+            sys.stdout,
+        )
+
+
+def _show_place(place: Place, host: str) -> None:
+    last = place.rank + place.local_world_size - 1
+    ranks = f"rank {last}" if place.local_world_size == 1 else f"ranks {place.rank} to {last}"
+    console.print_message(
+        f"Node {place.node_rank} of {place.num_nodes} runs {ranks}. The rendezvous is at {place.address}. "
+        f"Node 0 ({host}) shows the run.",
+        sys.stdout,
+    )

@@ -1,0 +1,138 @@
+"""Begin and end the process of a rank: meet the other ranks, make the plan, turn every outcome into an exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
+from imagenet_ddp.system import console
+from imagenet_ddp.system.process import exit_at_once, import_torch
+from imagenet_ddp.system.text import first_line
+
+if TYPE_CHECKING:
+    from imagenet_ddp.distributed.failure_watch import FailureWatch
+    from imagenet_ddp.distributed.meet import Meeting
+    from imagenet_ddp.launch.plan import Plan
+    from imagenet_ddp.launch.world import World
+
+
+def make_plan(job: Job, world: "World") -> "Plan":
+    """Make the plan, and apply the values that concern the whole process."""
+    from imagenet_ddp.launch import devices
+    from imagenet_ddp.launch import plan as engine_plan
+    from imagenet_ddp.launch.world import agree_on_devices
+
+    plan = engine_plan.make_plan(
+        job.config,
+        world.place,
+        world.device,
+        job.global_batch_size_before,
+        keep_global_batch_size=job.keep_global_batch_size,
+        threads_before=job.threads_before,
+    )
+    plan = agree_on_devices(plan, world)
+    kind, num_threads, num_local = plan.accelerator.value, plan.num_threads.value, world.place.local_world_size
+    devices.set_up_process(kind, num_threads)
+    devices.take_cores(kind, num_local * num_threads, num_local)
+    if job.config.trainer.deterministic:
+        # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
+        # the batch finder.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return plan
+
+
+@contextmanager
+def met_ranks(
+    place: Place,
+    config: CommonConfig,
+    meeting: "Meeting | None" = None,
+    *,
+    world: "World | None" = None,
+    job: Job | None = None,
+) -> Generator["World"]:
+    """Meet the other ranks, run the block, and turn every outcome into one exit code for all ranks. meeting: see
+    meet_ranks. world: the connection of a process that has already met the others. job: a job that SLURM may requeue
+    after a stop."""
+    is_command = place.world_size == 1 and not place.is_worker  # this process is the command that was typed
+    try:
+        with raise_on_signal():
+            with import_torch():
+                from imagenet_ddp.launch.world import meet_ranks  # imports torch
+
+            if world is None:
+                world = meet_ranks(place, config, meeting)
+        yield world
+        world.leave()
+    except (ConfigError, SignalExit) as error:
+        if is_command:
+            raise  # reported by the command that was typed
+        watch = world.watch if world else None
+        _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch)
+    except Stopped as stop:
+        assert world is not None  # only the block raises Stopped
+        world.leave()
+        # a worker started by spawn.py leaves requeuing to the command that was typed
+        here = not place.is_worker and place.rank == 0
+        if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
+            slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
+        (exit_at_once if place.world_size > 1 else sys.exit)(128 + stop.signal_number)
+    except BaseException as error:  # SystemExit of a user's own code must not look like a success
+        _fail(error, place, world.watch if world else None)
+
+
+def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
+    """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
+    from imagenet_ddp.distributed.meet import SharedError
+
+    own = not isinstance(error, SharedError)
+    if own and watch is not None:
+        watch.fail(" ".join(map(str, error.mistakes)), 2)
+        if watch.code > 128:  # this error follows from the stop of another rank
+            _end_for_other(place, watch)
+    if own or place.local_rank == 0:
+        for mistake in error.mistakes:
+            console.print_message(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake))
+    exit_at_once(error.code if isinstance(error, SharedError) else 2)
+
+
+def _end_at_start(left: SignalExit, place: Place, watch: "FailureWatch | None") -> NoReturn:
+    """End a process that was stopped before there was anything to save."""
+    if watch is not None:
+        watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
+    if place.rank == 0:
+        console.print_message(str(left))
+    exit_at_once(left.exit_code)
+
+
+def _fail(error: BaseException, place: Place, watch: "FailureWatch | None") -> NoReturn:
+    """Print why this rank failed, or which other rank's failure caused it, and let the others end."""
+    explained = isinstance(error, RunError)
+    what = str(error) if explained else traceback.format_exc()
+    if place.world_size == 1:
+        console.print_message(what)
+        sys.exit(1)
+    cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
+    if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
+        _end_for_other(place, watch)
+    console.print_message(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}")
+    exit_at_once(1)
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
+
+
+def _end_for_other(place: Place, watch: "FailureWatch") -> NoReturn:
+    """Exit with a message that names the rank whose failure caused this one."""
+    console.print_message(f"rank {place.rank} ends because {watch.failed}")
+    exit_at_once(watch.code if watch.code > 128 else 1)

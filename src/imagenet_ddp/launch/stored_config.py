@@ -1,0 +1,169 @@
+"""Read the config of a checkpoint, or complete that of other weights, for an evaluation, a prediction or an export, and
+open the model for a prediction. Import torch only to read them."""
+
+import copy
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import (
+    follow_image_size,
+    lay_over,
+    merge_overrides,
+    quoted,
+    typed_config,
+    typed_value,
+)
+from imagenet_ddp.config.schema.commands import TrainedConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.data.sources.folder import find_layout
+from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.export.formats import graph_format
+from imagenet_ddp.launch.job import TYPED_ONLY, T, checked
+from imagenet_ddp.launch.resume import refuse_lost_data
+from imagenet_ddp.runs.checkpoint_store import require_whole
+from imagenet_ddp.system.text import without_secrets
+
+# Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
+OF_THIS_MACHINE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "strategy",
+    "cluster",
+    "nccl",
+    "compile",
+    "callbacks",
+    "logger",
+)
+
+# Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
+OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
+
+NAMES_DATA = ("data", "data.name", "data._target_", "experiment", "recipe")  # options that choose the images
+
+
+def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Mapping[str, str], cls: type[T]) -> T:
+    """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
+    transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
+    checkpoint is damaged or the resulting config is not valid.
+
+    checkpoint: None, or a file of another program beside a typed model.name or model._target_, means weights without a
+    config: the typed options, with the preprocessing of the weights.
+    """
+    if checkpoint is None:
+        return _of_weights(request, None, environ, cls)
+    from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
+
+    require_whole(checkpoint, "checkpoint")
+    if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
+        return _of_weights(request, checkpoint, environ, cls)
+    stored = read(checkpoint)[KEY]
+    if request.verb == "evaluate":
+        refuse_lost_data(stored, request)
+    afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
+    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
+    before = to_config(stored["config"]["data"], DataConfig)
+    of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
+    for key, value in {**stored["eval_transform"], **of_files}.items():
+        if typed_value(request, f"data.{key}") is None:
+            lay_over(merged, {"data": {key: value}})
+    now = typed_config(merged.data, DataConfig, partial=True)
+    follow_image_size(merged.data, request, *(stored["eval_transform"][key] for key in ("image_size", "val_resize")))
+    is_typed = typed_value(request, "data.val_fraction") is not None
+    if not is_typed and typed_value(request, "data.root") and _source(before) != _source(now):
+        merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
+    if mistakes := _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint):
+        raise ConfigError(mistakes)
+    return _checked(merged, request, environ, cls, stored_in=checkpoint)
+
+
+def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str], cls: type[T]) -> T:
+    """Return the typed options, completed by the preprocessing of weights that are no checkpoint of this project. path:
+    the file of checkpoint=; None: that of model.weights."""
+    from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
+
+    merged = copy.deepcopy(request.configs[0])
+    if request.verb == "evaluate" and not any(typed_value(request, key) for key in NAMES_DATA):
+        options = options_for(merged.data.root) if merged.data.root else ["data=imagenet", "data.root=FOLDER"]
+        raise ConfigError(
+            "data must be set, because these weights do not say on which images to evaluate them, got none. "
+            f"Hint: set {shlex.join(map(quoted, options))}."
+        )
+    if not any(typed_value(request, key) for key in (*NAMES_DATA, "data.exif_orientation")):
+        merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
+    use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
+    return _checked(merged, request, environ, cls)
+
+
+def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
+    """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
+    config unchanged. cls: the command's class of config."""
+    checkpoint = checkpoint_path(request.configs[0])
+    if graph_format(checkpoint):
+        return typed_config(request.configs[0], cls)
+    return from_checkpoint(request, checkpoint, environ, cls)
+
+
+def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
+    """Return the path of checkpoint=; None: model.weights is used instead."""
+    return Path(config.checkpoint) if config.checkpoint is not None else None
+
+
+def _checked(
+    merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T], stored_in: Path | None = None
+) -> T:
+    config = checked(merged, request, environ, cls, stored_in)
+    if config.trainer.limit_val_batches == 0:
+        raise ConfigError("trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: leave it out.")
+    return config
+
+
+def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[str]:
+    """Return an error for each key that would split the images of the training run in another way. Images that it was
+    trained on would then be counted as validation images. seeds: before and now."""
+    if before.val_fraction is None or now.val_fraction is None or _source(before) != _source(now):
+        return []
+    pairs = {
+        "seed": seeds,
+        "data.val_fraction": (before.val_fraction, now.val_fraction),
+        "data.val_fold": (before.val_fold, now.val_fold),
+    }
+    return [
+        f"{key} must be {old}, as in {checkpoint}, because it chooses which images are not trained on "
+        f"(data.val_fraction), got {new}. Hint: leave {key} out."
+        for key, (old, new) in pairs.items()
+        if old != new
+    ]
+
+
+def _source(data: DataConfig) -> tuple[Any, ...]:
+    """Return what names the images that data.val_fraction splits."""
+    return data.name, data.target, folder_of(data, is_train=True)
+
+
+def folder_of(data: DataConfig, *, is_train: bool) -> Path | None:
+    """Return the folder of the training or the validation images, in the same form however it was typed; None without
+    data.root."""
+    if data.root is None:
+        return None
+    if data.name not in OF_FOLDERS or data.target:
+        return (Path(data.root) / (data.train_dir if is_train else data.val_dir)).resolve()
+    layout = find_layout(data, need_train=is_train)
+    return (layout.train if is_train else layout.val).resolve()
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """Return the name of a data set: that of its folder, without the path, which is private, or of its source."""
+    return Path(without_secrets(data["root"] or "")).name or data.get("_target_") or data["name"]
+
+
+def model_title(model: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Return a title such as "resnet18 trained on pets". model, data: config groups of the training."""
+    return f"{model['_target_'] or model['name']} trained on {data_name(data)}"

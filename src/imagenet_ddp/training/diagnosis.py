@@ -1,0 +1,105 @@
+"""Explain in a sentence why a training run failed."""
+
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
+
+from imagenet_ddp.errors import ConfigError, RunError, silent_end
+from imagenet_ddp.launch.plan import Plan
+from imagenet_ddp.system.console import Say
+from imagenet_ddp.system.text import count_noun, first_line
+
+# First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
+UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (",
+           "The current optimizer, ")  # fmt: skip
+
+
+@contextmanager
+def explained(plan: Plan) -> Generator[None]:
+    """Turn the errors of training that have a known reason into a RunError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(out_of_memory(plan, error)) from error
+    except RuntimeError as error:
+        if "Timed out waiting" not in str(error):  # text of Gloo's error
+            raise
+        raise RunError(
+            f"timed out after {plan.config.strategy.timeout_s:g} s (strategy.timeout_s): another rank did not take "
+            "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
+            "increase strategy.timeout_s if a rank is merely slow."
+        ) from error
+
+
+@contextmanager
+def first_failure(failed: Callable[[], BaseException | None], say: Say) -> Generator[None]:
+    """Raise the stop or the failure that ended the training, even if what Lightning calls because of it fails, too:
+    on_exception of a callback, or finalize of a logger. failed: returns what Lightning has reported to callbacks."""
+    try:
+        yield
+    except BaseException as error:
+        first = failed()
+        if isinstance(first, KeyboardInterrupt):  # Ctrl-C is a signal, so this one was raised by code, within a step
+            raise RunError(silent_end(first, "the code of this run")) from first
+        if first is None or first is error:
+            raise
+        say(f"While the run ended, this failed, too: {type(error).__name__}: {first_line(error)}")
+        raise first  # noqa: B904  # whose cause is already set
+
+
+@contextmanager
+def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
+    """Turn Lightning's errors about its configuration into a ConfigError before the first training step, or into a
+    RunError after it. begun: function that returns whether a step has been trained."""
+    try:
+        yield
+    except (MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
+        is_untyped = isinstance(error, RuntimeError | ValueError) and str(error).startswith(UNTYPED)
+        is_missing = isinstance(error, ModuleNotFoundError) and not begun()
+        if not (isinstance(error, MisconfigurationException) or is_untyped or is_missing):
+            raise
+        reason = " ".join(str(error).split()).rstrip(".?")
+        text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
+        text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
+        raise (RunError if begun() else ConfigError)(text) from error
+
+
+@contextmanager
+def restoring(checkpoint: Path | None) -> Generator[None]:
+    """Turn an error that Lightning meets while it restores the state of a checkpoint into a ConfigError."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        is_there = any(
+            Path(code.co_filename).name == "checkpoint_connector.py" and code.co_name.startswith("restore")
+            for code in codes
+        )
+        if checkpoint is None or not is_there:
+            raise
+        raise ConfigError(
+            f"{checkpoint} must hold a state that this run can continue from, but does not: {type(error).__name__}: "
+            f"{first_line(error)}. Hint: resume from another checkpoint of that run, such as previous.ckpt."
+        ) from error
+
+
+def out_of_memory(plan: Plan, error: Exception) -> str:
+    """Return a message on which rank ran out of memory, with options that need less memory for the same update of the
+    weights. error: torch.OutOfMemoryError."""
+    data, times = plan.config.data, plan.config.trainer.accumulate_grad_batches
+    hint = "set a smaller data.image_size"
+    if data.batch_size > 1:
+        batch, rest = divmod(data.batch_size, 2)
+        same = "nearly the same" if rest else "the same"
+        hint = (
+            f"set data.batch_size={batch} trainer.accumulate_grad_batches={2 * times}, which uses {same} number of "
+            "images per update of the weights, or check with nvidia-smi whether another process uses the device"
+        )
+    return (
+        f"rank {plan.place.rank} must have enough memory for batches of {count_noun(data.batch_size, 'image')} "
+        f"of {data.image_size} pixels, but does not: {first_line(error)} Hint: {hint}."
+    )

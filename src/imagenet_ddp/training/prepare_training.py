@@ -1,0 +1,102 @@
+"""Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+import lightning.pytorch as L
+
+from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, RegressionHead, has_statistics
+from imagenet_ddp.callbacks.time_budget import TimeBudget
+from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.data.transforms import last_train_size
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.plan import Plan
+from imagenet_ddp.launch.trained_model import find_other
+from imagenet_ddp.models.factory import require_batch
+from imagenet_ddp.models.head import head_names, is_in_head, require_features
+from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.lr_schedules import first_averaged_epoch
+from imagenet_ddp.models.teacher import make_teacher
+from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.strategies import batch_split
+
+MOST_ON_FEATURES = 0.9  # share of budget_min by which the last layer has its start and its validation
+
+
+def prepare_training(
+    plan: Plan,
+    module: ImageClassifier,
+    classes: list[str],
+    *,
+    resumed: bool,
+    begin_s: float | None = None,
+    say: Callable[[str], None] = print,
+) -> list[L.Callback]:
+    """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
+    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. begin_s: the
+    time.monotonic() from which budget_min counts; None means now. say: writes a line to the log. Raises ConfigError if
+    model.freeze or model.head is set for a net without a suitable last layer."""
+    config, model = plan.config, plan.config.model
+    assert isinstance(config, RunConfig)
+    heads = head_names(module.net, len(classes))
+    begin_s = time.monotonic() if begin_s is None else begin_s
+    callbacks: list[L.Callback] = []
+    if model.weights and not resumed:
+        weights = find_other(model)
+        sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
+        for line in (sentence, *weights.facts.lines(config.data)):
+            say(line)
+        if model.head == "regression" and not head_fits:
+            require_features(module.net, model.name, heads, config.data.image_size)
+            minutes = math.inf if config.budget_min is None else config.budget_min
+            until_s = begin_s + 60 * MOST_ON_FEATURES * minutes
+            callbacks.append(RegressionHead(heads[0], config.seed, say, until_s))
+    if config.budget_min is not None:
+        first_averaged = None if config.averaging.name == "none" else partial(first_averaged_epoch, config.averaging)
+        callbacks.append(TimeBudget(config.budget_min, begin_s, say, first_averaged))
+    module.teacher, sentence = make_teacher(
+        config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
+    )
+    if sentence:
+        say(sentence)
+    if model.freeze:
+        if not heads:
+            raise ConfigError(
+                f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none. "
+                "Hint: set model.freeze=null."
+            )
+        if model.unfreeze_epoch is None:  # else the optimizer and DistributedDataParallel need all parameters
+            for name, parameter in module.net.named_parameters():
+                parameter.requires_grad_(is_in_head(name, heads))
+        until = f"until epoch {model.unfreeze_epoch + 1}" if model.unfreeze_epoch else "throughout"
+        say(f"All layers except {' and '.join(heads)} are frozen {until}.")
+    keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
+    if keeps_statistics:
+        say("Batch norm uses and keeps its stored statistics throughout.")
+    _require_batch(plan, module)
+    if model.freeze or keeps_statistics:
+        frozen = heads if model.freeze else None
+        callbacks.append(FrozenLayers(frozen, model.unfreeze_epoch, batch_norm=keeps_statistics))
+    averaging = config.averaging
+    if averaging.name != "none":
+        decay = averaging.decay if averaging.name == "ema" else None
+        callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
+    return callbacks
+
+
+def _require_batch(plan: Plan, module: ImageClassifier) -> None:
+    """Raise ConfigError if a device would get too few images for batch norm from a full batch."""
+    config, strategy, num_devices = plan.config, plan.config.strategy, plan.num_own_devices
+    if config.trainer.sync_batchnorm and plan.place.world_size > 1:
+        return  # its values come from all ranks
+
+    def fewest(batch_size: int) -> int:  # the first device may get fewer, for balanced_dp
+        return min(batch_split.first_device_images(strategy, batch_size, num_devices) or batch_size, batch_size)
+
+    data = config.data
+    size = data.progressive_start or last_train_size(data)
+    smallest = next((each for each in (2, 3, 4) if fewest(each) > 1), 2)
+    require_batch(config.model, module.net, fewest(data.batch_size), size, smallest)

@@ -1,0 +1,200 @@
+"""Say what a run will do and what it has done: the first and the last lines of its log, and summary.json."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from imagenet_ddp.callbacks.fine_tuning import has_statistics
+from imagenet_ddp.callbacks.run_end import ended_by
+from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.stored import to_type
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.launch import devices
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.plan import Config, Plan
+from imagenet_ddp.launch.world import World
+from imagenet_ddp.runs import result_files
+from imagenet_ddp.runs.check_run import VAL_METRICS
+from imagenet_ddp.system.text import count_noun, format_loss, percent, without_secrets
+from imagenet_ddp.training.build import Run
+
+FEW_IMAGES = 20_000  # a sixtieth of ImageNet
+HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
+SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
+MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
+NEXT_STEPS = """\
+This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:
+ {train} experiment=own_photos data.root=FOLDER budget_min=10   # your images, from ImageNet weights
+ {train} experiment=quick data=imagefolder data.root=FOLDER     # your images, from scratch
+ {train} data=stl10                                             # STL-10, which is downloaded
+ {train} data=imagenet data.root=FOLDER                         # ImageNet"""
+
+
+def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
+    """Return the content of summary.json. train_s: seconds of training. train_cpu_s: CPU seconds of all ranks. Both
+    include the parts before a resume, whereas `hardware` describes the last part only."""
+    place, data = plan.place, parts.data
+    metrics = {**parts.train_log.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
+    times = parts.train_log.train_times.run
+    best = parts.train_log.best.value
+    gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
+    options = plan.config.data
+    folder = Path(without_secrets(options.root)).absolute().name if options.root else None
+    return {
+        "ended_by": ended_by(parts.trainer, parts.train_log.num_epochs),
+        "experiment": job.experiment,
+        "data": {"name": options.target or options.name, "folder": folder},
+        "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, place.num_nodes),
+        **{name: float(metrics[name]) for name in VAL_METRICS if name in metrics},
+        f"best/{parts.train_log.best.monitor}": best,
+        "best_epoch": parts.train_log.best.epoch if best is not None else None,
+        "num_val_images": parts.module.val_counts[0],
+        "num_train_images": len(data.train_images),
+        "num_unreadable_images": len(data.bad_images.board.all()),
+        "num_classes": len(data.source.classes),
+        "world_size": place.world_size,
+        "num_devices": plan.num_devices,
+        "num_nodes": place.num_nodes,
+        "global_batch_size": plan.global_batch_size,
+        "epochs": parts.train_log.num_epochs,
+        "steps": parts.trainer.global_step,
+        "images_per_s": round(times.images_per_s, 2) if times.steps else None,
+        "data_wait_frac": round(times.data_wait_frac, 4) if times.steps else None,
+        "train_s": round(train_s, 2),
+        "train_cpu_s": round(train_cpu_s, 2),
+        "precision": parts.trainer.precision,  # the precision that was used
+        "seed": plan.config.seed,
+        "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
+        "finished": True,
+        "plan": plan.choices(),
+        **result_files.provenance(job.command),
+    }
+
+
+def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] = ()) -> list[str]:
+    """Return the last lines of the log. ignored: sentences about the parts of images that no net sees."""
+    best, data = parts.train_log.best.value, job.config.data
+    lines = _end_lines(job, parts)
+    if best is not None:
+        epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
+        score = parts.module.task.score
+        lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
+    loss, num_classes = parts.train_log.scores.get("val/loss"), len(parts.data.source.classes)
+    untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
+    steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
+    lines += batch_norm_lines(untrained, loss, num_classes, steps, epochs) or _chance_lines(job, parts)
+    if num_bad := len(parts.data.bad_images.board.all()):
+        lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
+    lines += [*ignored, f"Run folder: {job.run_dir}"]
+    is_generated = data.name == "shapes" and not data.target
+    if parts.trainer.global_step and not is_generated:
+        lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
+    if (counted := parts.module.val_counts)[0]:
+        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
+        lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
+    if parts.trainer.global_step and not parts.train_log.begun:
+        lines.append("No epoch was left to train. Hint: set a larger trainer.max_epochs to continue.")
+    if not parts.trainer.global_step and best is None:
+        lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
+    elif is_generated:
+        lines += NEXT_STEPS.format(train=f"{job.program} -m imagenet_ddp.train").splitlines()
+    return lines
+
+
+def _end_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line on the option that has ended the training."""
+    if (key := ended_by(parts.trainer, parts.train_log.num_epochs)) is None:
+        return []
+    value = leaves(to_plain(job.config)).get(key)
+    of = "a callback that sets trainer.should_stop" if key == "callbacks" else key
+    epochs, steps = parts.train_log.num_epochs, parts.trainer.global_step
+    after = f"{count_noun(epochs, 'epoch')} and {count_noun(steps, 'step')}"
+    return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}, after {after}."]
+
+
+def batch_norm_lines(net: nn.Module, val_loss: float | None, num_classes: int, steps: int, epochs: int) -> list[str]:
+    """Return a line if batch norm's running averages explain a high validation loss: after few updates, they are still
+    far from the statistics of the batches, with which the training is scored. steps, epochs: of the run so far."""
+    momenta = [getattr(layer, "momentum", None) for layer in net.modules() if has_statistics(layer)]
+    kept = [math.log1p(-each) for each in momenta if each and each < 1]  # logs of what an update leaves of the average
+    guess = math.log(max(num_classes, 2))
+    if not kept or steps == 0 or val_loss is None or not val_loss > HIGH_LOSS * guess:
+        return []
+    if steps >= (settled := math.ceil(math.log(SETTLED) / max(kept))):
+        return []
+    more = math.ceil(settled * max(epochs, 1) / steps)
+    return [
+        f"The validation loss, {format_loss(val_loss)}, is far above that of a guess, {guess:.2f}: a validation uses "
+        f"batch norm's running averages, which after {count_noun(steps, 'update')} of the weights are far from the "
+        f"statistics of the batches. Hint: train for {count_noun(settled, 'update')}, as with "
+        f"trainer.max_epochs={more}, or set model.weights=DEFAULT."
+    ]
+
+
+def _chance_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line if the best val/top1 is no better than always answering the most frequent class."""
+    best, means, targets = parts.train_log.best.value, parts.train_log.epoch_means, parts.data.val_images.targets
+    # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
+    is_balanced = job.config.data.sampling == "balanced" or job.config.loss.class_weights is not None
+    is_comparable = job.config.averaging.name == "none" and not is_balanced
+    if best is None or means is None or parts.train_log.num_epochs < MIN_EPOCHS or not is_comparable:
+        return []
+    counts = np.bincount(targets)
+    guess = counts.max() / counts.sum()
+    luck = 3 * (guess * (1 - guess) / max(parts.module.val_counts[0], 1)) ** 0.5  # three standard deviations
+    if len(parts.data.source.classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
+        return []
+    data, hints = job.config.data, ["check the labels in train_batch.png and in the validation images"]
+    if data.augment != "none" and data.flip:
+        hints.append("set data.flip=0 if mirrored images belong to other classes")
+    if data.fit == "crop":
+        hints.append("set data.fit=pad if the centre crop leaves out the object")
+    return [
+        f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
+        f"{percent(means['top1'])}. Hint: {', or '.join(hints)}."
+    ]
+
+
+def require_files(job: Job, parts: Run) -> None:
+    """Raise RunError if files that the run had written were removed before it ended. Those that can be written again
+    are."""
+    lost = [] if (job.run_dir / "config.yaml").exists() else ["config.yaml"]
+    if lost:
+        result_files.write_config(job.run_dir, job.config)
+    if parts.checkpoint_callback is not None:
+        lost += [str(path.relative_to(job.run_dir)) for path in parts.checkpoint_callback.lost_files()]
+    if lost:
+        raise RunError(
+            f"{job.run_dir} must keep its files until the run ends, but {' and '.join(lost)} "
+            f"{'was' if len(lost) == 1 else 'were'} removed during the training. config.yaml, summary.json and "
+            "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
+            "use checkpoints/last.ckpt if it is there."
+        )
+
+
+def continue_command(job: Job, plan: Plan) -> str:
+    """Return the command that continues a stopped run, ready to be typed."""
+    # what a checkpoint may not choose, such as own classes and addresses, is typed again
+    resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
+    options = f"{shlex.join(resume)}{_world_words(job.config, plan.place)}"
+    return f"{job.program} -m imagenet_ddp.train {options}"
+
+
+def _world_words(config: Config, place: Place) -> str:
+    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
+    if place.num_nodes == 1 or place.launcher not in ("MASTER_ADDR", "cluster.address"):
+        return ""
+    address = config.cluster.address or f"{place.address}"
+    return (
+        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
+        " (on each node)"
+    )

@@ -1,0 +1,186 @@
+"""Say at the start of a run what it will do. What a person must know first is on the screen; the log file has every
+automatic choice with its reason."""
+
+from collections.abc import Sequence
+
+import lightning.pytorch as L
+import torch
+from torch import nn
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.launch.plan import Config, Plan
+from imagenet_ddp.launch.world import World
+from imagenet_ddp.models.losses import weights_by_class
+from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
+from imagenet_ddp.strategies import batch_split
+from imagenet_ddp.system import nvidia_gpus
+from imagenet_ddp.system.files import where
+from imagenet_ddp.system.text import count_noun, shorten_list
+
+FEW_IMAGES = 20_000  # a sixtieth of ImageNet
+CLASSES_ON_SCREEN = 5
+
+
+def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Module) -> list[str]:
+    """Return the lines for the screen: ranks, data, recipe, the arithmetic of batch and learning rate, net, device, and
+    what may be a mistake. Together with detail_lines they have each automatic choice."""
+    config, place, classes = plan.config, plan.place, data.source.classes
+    optim, options, model = config.optim, config.data, config.model
+    sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
+    location = where(data.train_images.location) if options.root or options.target else ""
+    parameters = count_noun(sum(parameter.numel() for parameter in net.parameters()), "parameter")
+    return [
+        *([place.sentence()] if place.world_size > 1 else []),
+        f"Data: {options.target or options.name}, {len(data.train_images):,} training and {len(data.val_images):,}"
+        f" validation images of {count_noun(len(classes), 'class')}{location}.{sampled}",
+        *data.source.notes,
+        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
+        f" {options.image_size} pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g},"
+        f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}.",
+        *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
+        *_averaging_lines(plan),
+        *_batch_lines(plan),
+        f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
+        if scaling_rule(optim) != "none"
+        else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
+        *(_warmup_lines(plan) if plan.warmup_epochs.value else []),
+        f"Net: {model.target or model.name}, {parameters}"
+        + ("." if plan.compile.value == "off" else f", compiled (mode {plan.compile.value}).")
+        + f" Device: {_device(plan)}, {plan.precision.value},"
+        f" {count_noun(torch.get_num_threads(), 'thread')} per process,"
+        f" {count_noun(plan.num_workers.value, 'loader worker')}.",
+        *own_module_lines(model.target, net),
+        *from_scratch_lines(config, len(data.train_images)),
+        *mirrored_class_lines(options, classes),
+    ]
+
+
+def detail_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
+    """Return the lines that only the log file has: the reasons of choices that seldom matter, and the hardware."""
+    config, place, classes = plan.config, plan.place, data.source.classes
+    mode, why_compiled = plan.compile
+    few = [f"Top-5 is always 100 % with {count_noun(len(classes), 'class')}, and is left out of this log."]
+    return [
+        *([place.sentence()] if place.world_size == 1 else []),
+        *_class_weight_lines(plan, classes, len(classes)),
+        *([] if plan.warmup_epochs.value else _warmup_lines(plan)),
+        f"Device: {_device(plan)}, {plan.accelerator.reason}; {count_noun(torch.get_num_threads(), 'thread')} per"
+        f" process ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
+        f"Optimizer step: {'fused' if plan.fused.value else 'not fused'}, {plan.fused.reason}.",
+        f"Net: {'channels_last' if config.model.channels_last else 'contiguous'}, "
+        + (
+            f"not compiled ({why_compiled.rstrip('.')})."
+            if mode == "off"
+            else f"compiled (mode {mode}, {why_compiled})."
+        ),
+        # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
+        *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
+        *(f"Network: {note}." for note in world.network_notes if place.num_nodes > 1),
+        f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
+        f" JPEG decoder: {plan.decoder.reason}.",
+        *(few if len(classes) <= 5 else []),
+    ]
+
+
+def _device(plan: Plan) -> str:
+    """Return the kind of device, and the number of GPUs: "CPU", "8 × NVIDIA H200"."""
+    if plan.device.type != "cuda":
+        return {"cpu": "CPU", "mps": "Apple GPU (mps)"}[plan.device.type]
+    name = torch.cuda.get_device_name(plan.device)
+    return f"{plan.num_devices} × {name}" if plan.num_devices > 1 else name
+
+
+def _loss_words(loss: LossConfig) -> str:
+    return loss.target or f"{loss.name}, label smoothing {loss.label_smoothing:g}"
+
+
+def _class_weight_lines(plan: Plan, classes: Sequence[str], at_most: int) -> list[str]:
+    """Return a line with the typed weights of at_most classes."""
+    if (typed := plan.config.loss.class_weights) in (None, "balanced"):
+        return []
+    # their order is that of text: 0, 1, 10, 2
+    pairs = zip(classes, weights_by_class(typed, classes), strict=False)
+    return [f"Class weights: {shorten_list([f'{name}: {weight:g}' for name, weight in pairs], at_most)}."]
+
+
+def _averaging_lines(plan: Plan) -> list[str]:
+    averaging = plan.config.averaging
+    if averaging.name == "none":
+        return []
+    warmed = "(1 + n) / (10 + n) in update n but at most " if averaging.warmup else ""
+    how = f"exponential, decay {warmed}{averaging.decay:g}" if averaging.name == "ema" else "equal"
+    start = f"from epoch {plan.averaging_start_epoch + 1}"
+    if plan.config["budget_min"] and averaging.start_epoch is None and averaging.name == "swa":
+        start = "over the last quarter of the epochs that budget_min allows"
+    return [f"Average of the weights: {how}, {start}."]
+
+
+def _warmup_lines(plan: Plan) -> list[str]:
+    (warmup, reason), schedule, max_steps = plan.warmup_epochs, plan.config.schedule, plan.config.trainer.max_steps
+    if schedule.warmup_epochs != "auto" or schedule.warmup_steps is not None:
+        return []
+    least = ", or a tenth of trainer.max_steps if that is less" if warmup and max_steps > 0 else ""
+    words = _epochs(warmup) if warmup else "none"
+    return [f"Warm-up: {words}{least}, because {reason} (schedule.warmup_epochs=auto)."]
+
+
+def _batch_lines(plan: Plan) -> list[str]:
+    """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
+    config, place = plan.config, plan.place
+    batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
+    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate) or [
+        f"Batch: {batch_size} per device × {count_noun(place.local_world_size, 'device')}"
+        f" × {count_noun(place.num_nodes, 'node')} × {accumulate} accumulation ="
+        f" {count_noun(plan.global_batch_size, 'image')} per update."
+    ]
+    if (before := plan.global_batch_size_before) in (None, plan.global_batch_size):
+        return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
+    return [
+        *lines,
+        f"The batch changed from {before} to {count_noun(plan.global_batch_size, 'image')} per update"
+        f" ({plan.batch.reason}), and the learning rate from {scaled_lr(config.optim, before):g}"
+        f" to {plan.learning_rate.value:g}.",
+    ]
+
+
+def own_module_lines(target: str | None, net: nn.Module) -> list[str]:
+    """Return a line if the net is a LightningModule, whose training is not that of this program."""
+    if not isinstance(net, L.LightningModule):
+        return []
+    return [
+        f"Of {target}, only forward is used: loss, optimizer and schedule are those of the options. "
+        "Hint: to train by its own steps, see docs/library.md."
+    ]
+
+
+def from_scratch_lines(config: Config, num_images: int) -> list[str]:
+    """Return a line if photographs of the user's own are too few to train a net from random weights."""
+    data, model = config.data, config.model
+    is_own = data.name in ("imagefolder", "table", "packed") and not data.target
+    # the library's weights fit its own nets, unchanged
+    has_weights = not (model.target or model.args)
+    if model.weights is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
+        return []
+    return [
+        f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
+        "ImageNet usually reach a far higher accuracy. Hint: set experiment=finetune."
+    ]
+
+
+def mirrored_class_lines(data: DataConfig, classes: Sequence[str]) -> list[str]:
+    """Return a line if the names of the classes suggest that a mirrored image belongs to another class."""
+    if data.augment == "none" or not data.flip:
+        return []
+    names = {name.lower() for name in classes}
+    has_sides = any("left" in name and name.replace("left", "right") in names for name in names)
+    if not has_sides and not set("0123456789") <= names:
+        return []
+    what = "left look like right" if has_sides else "a digit look like another"
+    return [f"data.flip={data.flip:g} mirrors images, which may make {what}. Hint: set data.flip=0."]
+
+
+def _epochs(number: float | None) -> str:
+    """Format a number of epochs. None or -1 means that there is no limit."""
+    return "unlimited epochs" if number is None or number == -1 else count_noun(number, "epoch")

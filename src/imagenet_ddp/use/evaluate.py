@@ -1,0 +1,195 @@
+"""Evaluate a trained net in one process: each validation image is counted once over all ranks. Write evaluation.json
+and predictions.csv."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from torch import Tensor, distributed
+
+from imagenet_ddp.callbacks.background_logger import connect
+from imagenet_ddp.callbacks.run_files import BadImagesList
+from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.data.sources.imagenet import reassessed_labels
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.plan import Plan
+from imagenet_ddp.launch.stored_config import folder_of
+from imagenet_ddp.launch.trained_model import load
+from imagenet_ddp.launch.world import World
+from imagenet_ddp.models.calibration import log_sums
+from imagenet_ddp.models.layers import ClassSubset
+from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
+from imagenet_ddp.models.task import OneLabel
+from imagenet_ddp.runs import result_files
+from imagenet_ddp.runs.check_run import VAL_METRICS
+from imagenet_ddp.runs.checkpoint_file import load_weights
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.strategies.process_group import destroy_process_group
+from imagenet_ddp.system.files import where
+from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.training import build, held_out
+from imagenet_ddp.training.diagnosis import refusing
+from imagenet_ddp.use.evaluation_results import Predicted, further_results, prediction_columns, results_lines
+
+
+def run(job: Job, plan: Plan, world: World) -> float:
+    """Evaluate the job's checkpoint or weights. Return top-1 as a fraction, and write all results to evaluation.json
+    in the job's folder."""
+    log = Log(job.run_dir / "logs", world.place.rank)
+    log.capture_libraries()
+    config = job.config
+    assert isinstance(config, EvaluateConfig)
+    trained = load(config, job.checkpoint)
+    data = build.make_data(plan, world, log.say, need_train=False)
+    left_out = held_out.choose(data.source, config.data, trained.contents, trained.origin)
+    positions = trained.positions(data.source)
+    named = trained if trained.has_names else data.source
+    classes, labels = named.classes, named.labels
+    data.remap_targets(positions)
+    num_images, num_classes = len(data.val_images), len(data.source.classes)
+    metric_names, real_labels = config.metrics or [], None
+    if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
+        raise ConfigError(
+            f"metrics=[auroc] requires at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. "
+            "Hint: leave auroc out of metrics."
+        )
+    if config.real_labels:
+        real_labels = reassessed_labels(Path(config.real_labels), map(data.val_images.path, range(num_images)))
+    module = build.make_module(plan, classes, num_images)
+    load_weights(module.net, trained.weights, trained.origin)
+    is_subset = config.classes == "subset"
+    if is_subset:
+        module.net = ClassSubset(module.net, positions.tolist(), len(classes))
+        module.task = OneLabel(num_classes)
+    bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
+    collected = Predictions(keep_scores="auroc" in metric_names)
+    trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
+    log.say(world.place.sentence())
+    log.say(
+        f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
+        f" of {count_noun(num_classes, 'class')}{where(data.val_images.location)} at {config.data.image_size} pixels,"
+        f" precision {trainer.precision}."
+    )
+    for note in (*trained.notes, *data.source.notes, *[left_out] * bool(left_out)):
+        log.say(note)
+    if not trained.has_names:
+        log.say(f"Its {count_noun(num_classes, 'class')} are assumed to be those of the data, sorted by name.")
+    folder, fraction, own = folder_of(config.data, is_train=False), config.data.val_fraction, trained.contents
+    trained_on = folder_of(to_config(own["config"]["data"], DataConfig), is_train=True) if own else None
+    if folder and fraction is None and folder == trained_on:
+        log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
+    if is_subset:
+        log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
+    try:
+        with refusing():
+            connect(trainer.loggers)
+            trainer.validate(module, datamodule=data, verbose=False)
+    finally:
+        data.close()
+    metrics = {name: float(trainer.callback_metrics[name]) for name in VAL_METRICS}
+    loss, *accuracies = module.task.figures
+    log.say(" | ".join(f"{each.title} {each.text(metrics[f'val/{each.name}'])}" for each in (*accuracies, loss)))
+    counted, num_unreadable = module.val_counts, 0
+    if (predicted := collected.result) is not None:  # rank 0
+        num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
+        further = further_results(predicted, data.val_images.targets, classes, metric_names, real_labels)
+        for line in results_lines(further):
+            log.say(line)
+        file = None if config.predictions == "none" else "predictions.csv"
+        if file is not None:
+            reasons = dict(data.bad_images.board.all())
+            columns = prediction_columns(predicted, data.val_images, classes, reasons)
+            result_files.write_predictions(job.run_dir / file, columns, config.csv_delimiter)
+        result = {
+            **metrics,
+            "num_val_images": counted[0],
+            "num_val_images_unreadable": num_unreadable,
+            "num_classes": num_classes,
+            "world_size": world.place.world_size,
+            "num_devices": plan.num_devices,
+            "num_nodes": world.place.num_nodes,
+            "precision": trainer.precision,
+            "checkpoint": None if job.checkpoint is None else str(job.checkpoint.resolve()),
+            "weights": trained.origin,
+            "epochs": trained.epochs,
+            "classes": classes,
+            "labels": labels,
+            "predictions": file,
+            "left_out": left_out,
+            **further,
+            "plan": plan.choices(training=False),
+            **result_files.provenance(job.command),
+        }
+        result_files.write_config(job.run_dir, config)
+        result_files.write_json(job.run_dir / "evaluation.json", result)
+    for line in (*data.ignored_lines(trainer), f"Written to {job.run_dir / 'evaluation.json'}"):
+        log.say(line)
+    share = ""
+    if fraction is not None and data.source.train is not None:
+        total = num_images + len(data.source.train)
+        share = f" (a share of the {total:,} images of {data.val_images.location}, data.val_fraction={fraction:g})"
+    log.say(result_files.counted_sentence(counted, num_images, num_unreadable, share))
+    log.close()
+    destroy_process_group()
+    return metrics[f"val/{module.task.score.name}"]
+
+
+class Predictions(L.Callback):
+    """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` contains the predictions
+    of all ranks on rank 0, and is None on other ranks.
+
+    keep_scores: also keep all probabilities of each image. The collected tensors are small and stay on the device until
+    the validation ends, so no batch waits for the device.
+    """
+
+    def __init__(self, *, keep_scores: bool = False) -> None:
+        self._keeps_scores = keep_scores
+        self.result: Predicted | None = None
+        self._batches: list[tuple[Tensor, ...]] = []
+        self._loaded: list[Tensor] = []
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.result, self._batches, self._loaded = None, [], []
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._loaded.append(batch["index"])
+        if outputs is None:  # no image of this batch counts on this rank
+            return
+        logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]
+        # the order of task.places_of, by which val/top1 and val/top5 are computed
+        values, classes = logits.sort(dim=1, descending=True, stable=True)
+        values, classes = values[:, : pl_module.task.top_k], classes[:, : pl_module.task.top_k].clone()
+        classes.masked_fill_(~has_class(logits)[:, None], -1)  # no wait for the device
+        probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
+        gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
+        found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps]
+        found += [logits.softmax(1)] if self._keeps_scores else []
+        self._batches.append(tuple(each.float() if each.is_floating_point() else each for each in found))
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        columns = [torch.cat(column).cpu().numpy() for column in zip(*self._batches, strict=True)]
+        mine = columns, torch.cat(self._loaded).cpu().numpy()
+        self._batches, self._loaded = [], []
+        ranks: list[Any] | None = [mine]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
+            distributed.gather_object(mine, ranks)
+        if ranks is not None:
+            self.result = _merge([columns for columns, _ in ranks if columns], [loaded for _, loaded in ranks])
+
+
+def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted:
+    """Merge the predictions of the ranks, and sort them by position. parts: columns of each rank that has any, at least
+    one, in the order of Predicted's fields, with or without scores. loaded: positions loaded by each rank."""
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    order = columns[0].argsort()
+    index, classes, probabilities, losses, sums, gaps, *scores = (column[order] for column in columns)
+    seen = np.unique(np.concatenate(loaded))
+    return Predicted(index, classes, probabilities, losses, sums, gaps, scores[0] if scores else None, seen)

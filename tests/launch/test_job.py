@@ -1,0 +1,74 @@
+"""The options of a command: the place of its folder on the line, and what an evaluation takes of a checkpoint."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.cli.parse import composed
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.launch.stored_config import _other_split, from_checkpoint
+from imagenet_ddp.runs import checkpoint_file
+
+
+def test_the_folder_stands_beside_the_other_options() -> None:
+    """Hydra's parser takes no key=value on both sides of -m."""
+    assert in_folder(["-m", "a=1,2"], "hydra.sweep.dir", Path("x")) == ["-m", "hydra.sweep.dir='x'", "a=1,2"]
+    assert in_folder(["a=1,2", "-m"], "hydra.sweep.dir", Path("x y")) == ["hydra.sweep.dir='x y'", "a=1,2", "-m"]
+    assert in_folder(["hydra.run.dir=old", "a=1"], "hydra.run.dir", Path("new")) == ["hydra.run.dir='new'", "a=1"]
+    odd = r"it's a\b \'c"
+    assert OverridesParser.create().parse_override(in_folder([], "a", Path(odd))[0]).value() == odd
+
+
+def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {
+        "data": {"exif_orientation": False},
+        "trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"},
+    }
+    names = ("limit_val_batches", "overfit_batches", "precision")
+    trainer = _merged(monkeypatch, stored)["trainer"]
+    assert [trainer[name] for name in names] == [None, 0.0, "64-true"]
+    trainer = _merged(monkeypatch, stored, "trainer.limit_val_batches=3")["trainer"]
+    assert trainer["limit_val_batches"] == 3
+
+
+def test_other_images_are_turned_and_scaled_as_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"data": {"name": "imagefolder", "exif_orientation": True, "white_level": 4095.0}}
+    assert _merged(monkeypatch, stored)["data"]["white_level"] == 4095
+    assert _merged(monkeypatch, stored)["data"]["name"] == "shapes"
+    assert _merged(monkeypatch, stored)["data"]["exif_orientation"] is True
+    assert _merged(monkeypatch, stored, "data.exif_orientation=false")["data"]["exif_orientation"] is False
+
+
+def test_an_evaluation_keeps_the_split_of_the_training() -> None:
+    """Another seed would choose other images, most of which were trained on."""
+
+    def said(**changed: Any) -> list[str]:
+        before = DataConfig(name="imagefolder", root="x", val_fraction=0.2, val_fold=1)
+        seed = changed.pop("seed", 0)
+        return _other_split(before, replace(before, **changed), (0, seed), Path("last.ckpt"))
+
+    assert said() == []
+    assert said(seed=7) == [
+        "seed must be 0, as in last.ckpt, because it chooses which images are not trained on (data.val_fraction), "
+        "got 7. Hint: leave seed out."
+    ]
+    assert len(said(seed=7, val_fraction=0.3, val_fold=0)) == 3
+    assert len(said(seed=7, root="./x/")) == len(said(seed=7, root=str(Path("x").absolute()))) == 1
+    assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)
+
+
+def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> CommonConfig:
+    """What evaluate makes of a checkpoint's config on other data."""
+    transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bilinear",
+                 "val_mirror": False}  # fmt: skip
+    content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
+    monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
+    # there is no such file
+    monkeypatch.setattr("imagenet_ddp.launch.job.parse.check", lambda *args, **more: ([], None))
+    request = composed("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed])
+    return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

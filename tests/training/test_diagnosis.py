@@ -1,0 +1,62 @@
+"""What a training that failed is told."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from helpers.plans import plan_of
+
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.training.diagnosis import explained, first_failure
+
+
+def test_errors_that_are_explained() -> None:
+    plan = plan_of("strategy.timeout_s=7")
+    timeout = "[unbound_buffer.cc:78] Timed out waiting 7000ms for recv operation to complete"
+    with pytest.raises(RunError, match=r"timed out after 7 s \(strategy"), explained(plan):
+        raise RuntimeError(timeout)
+    with pytest.raises(RuntimeError, match="mat1 and"), explained(plan):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_only_the_failure_that_ended_the_training_replaces_a_later_error() -> None:
+    said: list[str] = []
+    first, later = RunError("no memory"), OSError("no server")
+
+    def fail() -> None:
+        try:
+            raise RunError("of another run")
+        except RunError:
+            raise later  # noqa: B904
+
+    with pytest.raises(RunError, match="no memory"), first_failure(lambda: first, said.append):
+        fail()
+    assert said == ["While the run ended, this failed, too: OSError: no server"]
+    for failed in (None, later):
+        with pytest.raises(OSError, match="no server"), first_failure(lambda failed=failed: failed, said.append):
+            fail()
+
+
+def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "hungry.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Hungry(nn.Linear):\n"
+        "    def __init__(self, num_classes):\n        super().__init__(3, num_classes)\n"
+        "    def forward(self, images):\n"
+        "        if self.training and len(images) > 2:\n            raise torch.OutOfMemoryError('no room for it.')\n"
+        "        return super().forward(images.mean((2, 3)))\n"
+    )
+    options = [
+        "data=imagefolder", f"data.root={tree}", "data.image_size=32", "trainer.accelerator=cpu", "data.num_workers=0",
+        "allow_targets=[hungry]", "model._target_=hungry.Hungry", "trainer.max_epochs=3",
+        "optim.lr=1e-9", "callbacks=none", "hydra.run.dir=r",
+    ]  # fmt: skip
+    failed = run("train", *options, "data.batch_size=4", code=1)
+    assert "Traceback" not in failed.stderr
+    assert "no room for it. Hint: set data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
+        failed.stderr.split()
+    )
+    hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]
+    done = run("train", *options, *hint, "hydra.run.dir=r2", "data.flip=0", code=0)
+    assert "Val top-1 is no better than always answering the most frequent class" in done.stdout
+    assert "or set data.fit=pad" in done.stdout and "data.flip=0 if" not in done.stdout

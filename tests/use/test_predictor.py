@@ -1,0 +1,28 @@
+"""The transform of predict, export and the report: the checkpoint's values, changed by what was typed."""
+
+import pytest
+import torch
+
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.data.transforms import IMAGENET_MEAN
+from imagenet_ddp.use.predictor import Predictor, eval_transform
+
+
+def test_typed_keys_change_the_validation_transform() -> None:
+    data = {"image_size": 32, "val_resize": 37, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bicubic",
+            "fit": "pad", "vflip": 0.5, "rot90": 0.0, "val_mirror": True}  # fmt: skip
+    model = {"library": "torchvision", "name": "resnet18", "_target_": None}
+    assert eval_transform(to_config({"data": data, "model": model}, CommonConfig)).as_dict() == data
+    # null has the meaning that it has in train and evaluate: 256/224 of the image size, and ImageNet's statistics
+    typed = {**data, "image_size": 64, "val_mirror": False, "val_resize": None, "mean": None}
+    found = eval_transform(to_config({"data": typed, "model": model}, CommonConfig)).as_dict()
+    assert found == {**typed, "val_resize": 73, "mean": list(IMAGENET_MEAN)}
+
+
+def test_an_output_that_is_not_finite_is_no_class() -> None:
+    outputs = torch.tensor([[0.1, 0.9], [float("nan")] * 2])
+    predictor = Predictor(["a", "b"], ["a", "b"], None, lambda images: outputs, torch.device("cpu"))  # type: ignore[arg-type]
+    first, second = predictor.predict([torch.zeros(3, 8, 8)] * 2, 1)
+    assert first == ([(1, pytest.approx(0.9))], "")
+    assert second == ([], "the output of the net is NaN or inf")
