@@ -53,15 +53,15 @@ def test_free_numbers_are_assigned_and_one_too_many_is_refused(fake_ranks: FakeR
     assert found[1] == 2
     assert sorted(number or 0 for number in found) == [0, 1, 2, 3]
     (text,) = mistakes(others[found.index(None)], ConfigError)
-    assert text.startswith("this is one more node, but all 4 nodes of the job at this address have joined already: ")
+    assert text.startswith("this is one more node, but all 4 nodes of the job at this address have met already: ")
 
 
 @pytest.mark.parametrize(
     ("size", "numbers", "said"),
     [
         (12, [n for n in range(12) if n not in (5, 9)],
-         "10 of 12 ranks joined after 1 s. Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1)."),
-        (4, [0, None], f"2 of 4 ranks joined after 1 s. Joined: {HOST}. Missing: 2 more ranks."),
+         "10 of 12 ranks met within 1 s. Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1)."),
+        (4, [0, None], f"2 of 4 ranks met within 1 s. Met: {HOST}. Missing: 2 more ranks."),
     ],
 )  # fmt: skip
 def test_missing_ranks_are_named_in_time_on_all(

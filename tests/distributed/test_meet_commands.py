@@ -1,4 +1,4 @@
-"""Commands that join, are refused, and send each other a file: threads over real stores on the loopback."""
+"""Commands that meet, are refused, and send each other a file: threads over real stores on the loopback."""
 
 import threading
 import time

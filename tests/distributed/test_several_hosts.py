@@ -287,7 +287,7 @@ def test_blocked_data_ports(two: tuple[Host, Host], small: list[str]) -> None:
     ("except_port", "said"),
     [
         (29500, "node 1 (alpha) cannot reach node 0 (zeta) at 10.77.0.2:"),
-        (1, "1 of 2 nodes joined after 10 s. Missing: node 1. What 1 of them sent has not arrived. Hint: "),
+        (1, "1 of 2 nodes met within 10 s. Missing: node 1. What 1 of them sent has not arrived. Hint: "),
     ],
 )
 def test_large_packets_are_lost(two: tuple[Host, Host], small: list[str], except_port: int, said: str) -> None:

@@ -27,7 +27,7 @@ def connect(size: int) -> list[TCPStore]:
 
 
 class FakeRanks:
-    """Run each rank that joins in a thread. The futures contain its Meeting, or the error."""
+    """Run each rank that meets the others in a thread. The futures contain its Meeting, or the error."""
 
     def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
         self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s

@@ -124,7 +124,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
 
     def run(info: Place) -> tuple[torch.device, list[int], list[str]]:
-        """Join the others, plan and find the batch, as in a training."""
+        """Meet the others, plan and find the batch, as in a training."""
         world = meet_ranks(info, config)
         job = Job(config, Path("r"))
         plan = ranks.make_plan(job, world)

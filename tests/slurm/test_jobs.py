@@ -119,6 +119,6 @@ def test_doctor_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callabl
     job = submit("doctor.sbatch", *options(tree), sbatch=("--nodes=2", "--output=slurm-%j.log"))
     cluster.end(job)
     assert f"SLURM job {job} at 127.0.0.1:" in log(work, job)
-    assert "all 2 have joined" in log(work, job)
+    assert "all 2 have met" in log(work, job)
     # on a machine with other work two nodes may really be slower than one
     assert [line for line in log(work, job).splitlines() if "FAIL" in line and "scaling" not in line] == []

@@ -128,9 +128,9 @@ class Expected:
         labels = [self.label(number) for number in range(self.size) if number not in numbers]
         missing = f"Missing: {shorten_list(labels, 10) or f'the answer of {self.label(0)}'}"
         if None in numbers:
-            joined = ", ".join(dict.fromkeys(each["host"] for each in arrived))
-            missing = f"Joined: {joined}. Missing: {count_noun(self.size - len(arrived), f'more {self.noun}')}"
-        return f"{len(arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s. {missing}."
+            met = ", ".join(dict.fromkeys(each["host"] for each in arrived))
+            missing = f"Met: {met}. Missing: {count_noun(self.size - len(arrived), f'more {self.noun}')}"
+        return f"{len(arrived)} of {self.size} {self.noun}s met within {seconds:.0f} s. {missing}."
 
 
 @explain_lost_store()
@@ -319,7 +319,7 @@ def meet(
     if position not in numbers:
         whose = f"{noun} {own.number}" if own.number is not None else f"one more {noun}"
         raise ConfigError(
-            f"this is {whose}, but all {len(members)} {noun}s of the job at this address have joined already: "
+            f"this is {whose}, but all {len(members)} {noun}s of the job at this address have met already: "
             f"{hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
         )
     return Meeting(root, store.among([each.nonce for each in members]), numbers[position], members, noun, timeout_s)

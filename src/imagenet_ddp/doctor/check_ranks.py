@@ -33,7 +33,7 @@ GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10
 
 
 def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
-    """Run the checks in every rank, once all ranks have joined. Return the results on rank 0, [] on the other ranks.
+    """Run the checks in every rank, once all ranks have met. Return the results on rank 0, [] on the other ranks.
 
     node_checks, num_classes: of this node's own checks, given to at least one of its ranks. No wait takes longer than
     GROUP_TIMEOUT_S.
@@ -82,8 +82,8 @@ def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_cla
     config, place, device, strategy = plan.config, world.place, plan.device, plan.config.strategy
     assert world.store is not None
     plan = agree_on_devices(plan, world)
-    checks = [Check("ranks", True, f"all {place.world_size} have joined")]
-    if place.num_nodes > 1:  # tested when they joined
+    checks = [Check("ranks", True, f"all {place.world_size} have met")]
+    if place.num_nodes > 1:  # tested when they met
         checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
     with step_timer.process_group(place, world.store, device, strategy.process_group_backend, GROUP_TIMEOUT_S):
         hosts = _gather((place.node_rank, socket.gethostname()))

@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The decisions on how one process runs. Made after all ranks have joined, so that an error on one rank is reported
+    """The decisions on how one process runs. Made after all ranks have met, so that an error on one rank is reported
     to all of them."""
 
     config: Config

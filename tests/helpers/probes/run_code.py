@@ -25,7 +25,7 @@ def label(number: int) -> str:
 def meet_as(
     root: Store | Messages, number: int | None, size: int, timeout_s: float, noun: str = "rank", **more: Any
 ) -> Meeting:
-    """Join as this rank or node of a meeting. more: fields of Member."""
+    """Meet the others as this rank or node of a meeting. more: fields of Member."""
     root = root if isinstance(root, Messages) else Messages(root)
     own = Member(**vars(this_process()), number=number, size=size, **more)
     return meet(root, own, Expected(size, noun, label, "start the command there too."), timeout_s)

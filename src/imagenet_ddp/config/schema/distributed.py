@@ -55,7 +55,7 @@ class ClusterConfig(Section):
     secret_file: Annotated[
         str | None, "File with a secret, the same on every node, that signs the messages between nodes; null: unsigned."
     ] = None
-    timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to join."] = 120.0
+    timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to meet."] = 120.0
     requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
     num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the idle cores."] = "auto"
 

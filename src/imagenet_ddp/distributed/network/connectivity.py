@@ -58,7 +58,7 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
             addresses = dict[int, tuple[str, int]]()
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    posted = store.get(f"node_address/{other}")  # soon set: all ranks have joined
+                    posted = store.get(f"node_address/{other}")  # soon set: all ranks have met
                 with as_posted("node_address"):
                     addresses[other] = str(posted[0]), int(posted[1])
             found = _try_all(addresses)

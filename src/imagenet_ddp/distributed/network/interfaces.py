@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
     try:
         return _plain(resolve(host)).is_loopback
     except OSError:
-        return False  # a name that does not resolve is reported later, when this process joins the rendezvous
+        return False  # a name that does not resolve is reported later, when this process meets the others
 
 
 def names_loopback(host: str) -> bool:
