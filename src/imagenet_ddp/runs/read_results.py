@@ -9,7 +9,8 @@ from imagenet_ddp.system.files import read_mapping
 _COUNT, _SHARE, _NUMBER = integer(0, 2**63 - 1), number(0, 1), number(-1e300, 1e300)
 _TEXT, _TEXTS = matching(r"(?s).*", "text"), list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
 _MAPPING = kind("a mapping", is_mapping)
-_NUMBERS = kind("a mapping to numbers", lambda value: is_mapping(value) and all(map(_NUMBER.accepts, value.values())))
+_MAYBE = NULL | _NUMBER  # null stands for NaN, of a net that diverged
+_NUMBERS = kind("a mapping to numbers", lambda value: is_mapping(value) and all(map(_MAYBE.accepts, value.values())))
 _PARTS = {
     **dict.fromkeys(
         (
@@ -19,7 +20,7 @@ _PARTS = {
         NULL | _COUNT,
     ),
     **dict.fromkeys(("val/top1", "val/top5", "best/val/top1", "data_wait_frac"), NULL | _SHARE),
-    **dict.fromkeys(("val/loss", "images_per_s", "train_s", "train_cpu_s"), NULL | _NUMBER),
+    **dict.fromkeys(("val/loss", "images_per_s", "train_s", "train_cpu_s"), _MAYBE),
     **dict.fromkeys(
         (
             "command", "folder", "finished_at", "git_commit", "precision", "hardware", "experiment", "ended_by",
