@@ -78,7 +78,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
 def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(6) % 2
-    folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": np.nan})
+    folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": None})
     page = build("e", None, read(folder))
     assert page.summary == [
         "resnet18 on imagefolder nowhere",
