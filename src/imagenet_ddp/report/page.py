@@ -107,6 +107,7 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = error_analysis.calibration_bins(found.confidence, found.is_right)
+    calibration = {key: each for key, each in found.evaluation.get("calibration", {}).items() if each is not None}
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
     context = {
@@ -124,7 +125,7 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
         "suspects": [item(row) for row in suspects],
         "csv_name": error_analysis.LABELS_FILE,
         "diagram": _uri(error_analysis.calibration_figure(bins)),
-        "calibration": {"ece": error_analysis.calibration_error(bins), **found.evaluation.get("calibration", {})},
+        "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
