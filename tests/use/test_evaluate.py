@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Run
+from conftest import PROBES, Run, clean_environ
+from helpers.forked_commands import Command
+from helpers.train_runs import wait_for
 from torch import Tensor
 from torchvision.models import mobilenet_v2
 
@@ -118,6 +120,17 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     assert one["predictions"] is None and not list((tmp_path / "one").glob("predictions*"))
     for name in ("calibration", "metrics"):
         assert one[name] == pytest.approx(found[name], rel=1e-3) if name == "calibration" else one[name] == found[name]
+
+
+def test_a_wait_without_an_end_is_reported(tree: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """A rank that waits in a collective, as behind a path MTU black hole, where the failure watch sees no failure."""
+    options = [f"checkpoint={checkpoint}", f"data.root={tree}", "data._target_=stuck_image.open_stuck"]
+    options += [f"+data.args.until={tmp_path / 'until'}", "+data.args.report_s=0.3", "data.num_workers=0"]
+    environ = clean_environ(PYTHONPATH=PROBES)
+    command = Command("imagenet_ddp.evaluate", *options, "trainer.devices=2", folder=tmp_path, environment=environ)
+    wait_for(lambda: command.poll() is not None or "No step has ended for " in command.err, 60)
+    (tmp_path / "until").touch()
+    assert command.wait(120) == 0 and "No step has ended for " in command.err, command.out + command.err
 
 
 def test_a_subset_of_the_classes_from_a_table(run: Run, tree: Path, checkpoint: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, distributed
 
 from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.callbacks.run_files import BadImagesList
+from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
@@ -68,7 +69,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         module.task = OneLabel(num_classes)
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
     collected = Predictions(keep_scores="auroc" in metric_names)
-    trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
+    watches = [] if world.watch is None else [StalledStep(world.watch.fail, config.strategy.timeout_s)]
+    trainer = build.make_trainer(plan, world, [*watches, bad_images, collected], job.run_dir)
     log.say(world.place.sentence())
     log.say(
         f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
