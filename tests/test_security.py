@@ -9,6 +9,7 @@ and tests/data/sources/test_stl10.py.
 import io
 import os
 import re
+import struct
 import tempfile
 import warnings
 import zipfile
@@ -29,7 +30,9 @@ from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.export.formats import KEY
 from imagenet_ddp.models import compiled
+from imagenet_ddp.models.weights.pretrained import find_weights
 from imagenet_ddp.report.run_folders import find_runs
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -38,6 +41,7 @@ from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.table_files import as_text_cell, of_text_cell
+from imagenet_ddp.use.predictor import open_exported
 
 PAGE = (ROOT / ".github/SECURITY.md").read_text(encoding="utf-8")
 
@@ -179,6 +183,70 @@ def test_an_npz_runs_no_code_and_is_refused_in_a_sentence(content: str, tmp_path
     with pytest.raises(ConfigError, match="failed"):
         open_arrays(str(path))
     assert not (tmp_path / "touched").exists()
+
+
+def test_an_hdf5_file_runs_no_code(tmp_path: Path):
+    """Its objects are bytes, and the sizes that it declares are not allocated."""
+    h5py = pytest.importorskip("h5py")
+    pixels, labels = np.zeros((4, 8, 8, 3), np.uint8), np.arange(4) % 2
+    script = b"cposix\nsystem\n(S'touch touched'\ntR."
+    wrong: dict[str, Any] = {
+        "pickled": {"data": [script] * 4}, "huge": {"shape": (10**12,), "dtype": np.int64, "chunks": (1000,)},
+    }  # fmt: skip
+    for name, content in wrong.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["train_images"] = file["val_images"] = pixels
+            file["val_labels"] = labels
+            file.create_dataset("train_labels", **content)
+        with pytest.raises(ConfigError, match="train_labels"):
+            open_arrays(str(tmp_path / f"{name}.h5"))
+    with h5py.File(tmp_path / "loop.h5", "w") as file:
+        for name in ("train_images", "train_labels", "val_images", "val_labels"):
+            file[name] = h5py.SoftLink(f"/{name}")
+    with pytest.raises(ConfigError, match="failed"):
+        open_arrays(str(tmp_path / "loop.h5"))
+
+
+@pytest.mark.parametrize("size", [8 * 2**30, 2**64 - 1])
+def test_a_safetensors_header_takes_no_memory(size: int, tmp_path: Path):
+    pytest.importorskip("safetensors")
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", size) + b"{")
+        file.truncate(8 * 2**30 + 8)  # takes no room on the disk
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_weights("model.weights", str(tmp_path / "a.safetensors"), "torchvision", "resnet18")
+
+
+@pytest.mark.parametrize(
+    ("location", "metadata", "reason"),
+    [
+        ("../secret", "{}", "escapes"), ("ABSOLUTE", "{}", "cannot be read"), ("link", "{}", "escapes"),
+        ("", "[" * 100_000, "RecursionError"), ("", "3", "TypeError"), ("", "{}", "KeyError"),
+        ("", '{"classes": [1], "labels": [[]], "batch_size": 0}', "must be names"),
+        ("", '{"classes": ["a"], "labels": ["a"], "batch_size": 0}', "integer > 0"),
+    ],
+)  # fmt: skip
+def test_an_onnx_reads_no_file_but_itself(location: str, metadata: str, reason: str, tmp_path: Path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "secret").write_bytes(bytes(16))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/link").symlink_to(tmp_path / "secret")
+    images, logits = (onnx.helper.make_tensor_value_info(name, 1, [4]) for name in ("images", "logits"))
+    weights = onnx.TensorProto(name="w", data_type=1, dims=[4])
+    if location:
+        weights.data_location = onnx.TensorProto.EXTERNAL
+        where = str(tmp_path / "secret") if location == "ABSOLUTE" else location
+        weights.external_data.add(key="location", value=where)
+    else:
+        weights.raw_data = bytes(16)
+    nodes = [onnx.helper.make_node("Add", ["images", "w"], ["logits"])]
+    graph = onnx.helper.make_graph(nodes, "g", [images], [logits], [weights])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    onnx.helper.set_model_props(model, {KEY: metadata})
+    (tmp_path / "model/a.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ConfigError, match=reason):
+        open_exported(tmp_path / "model/a.onnx", "auto")
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------

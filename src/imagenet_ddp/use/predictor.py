@@ -172,7 +172,19 @@ def open_exported(path: Path, decoder: str) -> Predictor:
     if opened is None:
         raise ConfigError(f"{path} must be a file that export has written, but has no metadata {KEY}. {hint}")
     function, text = opened
-    return _predictor(function, json.loads(text), decoder, path.name)
+    try:
+        metadata = json.loads(text)
+        classes, labels, size = (metadata[name] for name in ("classes", "labels", "batch_size"))
+        if not all(isinstance(each, str) for each in [*classes, *labels]) or not len(classes) == len(labels) > 0:
+            raise TypeError("classes and labels must be names")
+        if size is not None and (type(size) is not int or size < 1):
+            raise TypeError("batch_size must be an integer > 0 or null")
+        predictor = _predictor(function, metadata, decoder, path.name)
+        predictor.read.prepare(torch.zeros(3, 8, 8, dtype=torch.uint8))
+    except (AttributeError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        raise ConfigError(f"{path} must have the metadata {KEY} that export writes, got {reason}. {hint}") from error
+    return predictor
 
 
 def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:

@@ -17,6 +17,7 @@ from imagenet_ddp.data.sources.image_files import (
     find_images,
     list_folder,
     list_images,
+    read_file,
     validate_images,
 )
 from imagenet_ddp.data.unreadable_images import UnreadableImage
@@ -79,6 +80,16 @@ def test_a_link_to_a_parent_is_no_class_and_a_pipe_is_no_image(folder: Path):
     (folder / "up").symlink_to("..")
     os.mkfifo(folder / "b" / "pipe.jpg")
     assert (class_folders(folder), list_folder(folder / "b")[0]) == before
+
+
+def test_a_link_to_itself_is_an_image_that_cannot_be_read(folder: Path):
+    """And no class, nor a file of another kind."""
+    before = class_folders(folder), list_folder(folder / "b")[0]
+    for name in ("loop", "b/loop", "b/loop.txt", "b/loop.jpg"):
+        (folder / name).symlink_to(Path(name).name)
+    assert (class_folders(folder), list_folder(folder / "b")[0]) == (before[0], sorted([*before[1], "loop.jpg"]))
+    with pytest.raises(OSError, match="levels of symbolic links"):
+        read_file(str(folder / "b/loop.jpg"))
 
 
 def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):

@@ -3,6 +3,7 @@
 Does not import torch, because the checks before a run use it.
 """
 
+import errno
 import glob
 import hashlib
 import os
@@ -67,7 +68,7 @@ def class_folders(folder: Path) -> list[str]:
     """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
     folder that contains the link, whose images would be those of all classes."""
     with os.scandir(folder) as entries:
-        found = [entry for entry in entries if not _is_skipped(entry.name) and entry.is_dir()]
+        found = [entry for entry in entries if not _is_skipped(entry.name) and _leads_to(entry.is_dir)]
     return sorted(
         entry.name
         for entry in found
@@ -111,15 +112,25 @@ def _entries(folder: str) -> Iterator[tuple[str, str]]:
         for entry in entries:
             name = entry.name
             # true of nearly all entries; reading a pipe would never end, and reading a broken link reports it
-            if is_image(name) and (entry.is_file() or not os.path.exists(entry.path)):  # noqa: PTH110
+            if is_image(name) and (_leads_to(entry.is_file) or not os.path.exists(entry.path)):  # noqa: PTH110
                 yield "image", name
-            elif entry.is_dir():
+            elif _leads_to(entry.is_dir):
                 if name.lower() in _OF_SYSTEMS:
                     yield "of systems", name
                 elif not name.startswith("."):
                     yield "linked" if entry.is_symlink() else "folder", name
             else:
                 yield "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower(), name  # noqa: PTH122
+
+
+def _leads_to(is_kind: Callable[[], bool]) -> bool:
+    """Return what is_file or is_dir of an entry does, and false for a link to itself, for which they raise OSError."""
+    try:
+        return is_kind()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def find_images(pattern: str) -> list[str]:
