@@ -88,7 +88,7 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
     cluster.until(lambda: any(work.glob("mark.*")))
     cluster.run(["scancel", "--signal=USR2", job])
-    run_dir = folder(work, f"slurm_{job}_0")
+    run_dir = work / "runs/open_slowly_mobilenet_v2" / f"slurm_{job}_0"  # named after the source of its own
     cluster.until(lambda: cluster.hasten() or done(run_dir))
     assert "Stopped and saved after step 1, in epoch 1." in log(work, job)
     assert sorted(seen(work / "seen")[0]) == ALL
