@@ -43,7 +43,10 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "train, " in (said := capsys.readouterr().err) and "got repport. Hint: did you mean report?" in said
     with pytest.raises(SystemExit):
         _run(monkeypatch, "xyz")
-    assert "got xyz. Hint: add --help for what they do." in capsys.readouterr().err
+    assert "got xyz. Hint: `--help` alone says what they do." in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, "-a", "resnet50", "--help")
+    assert "got -a. Hint: type the command first: train -a." in capsys.readouterr().err
 
 
 def test_the_versions_are_printed_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -27,7 +27,9 @@ def main() -> None:
         print(help.versions())
     else:
         near = get_close_matches(command.lower(), names, 1)
-        hint = f"did you mean {near[0]}?" if near else "add --help for what they do"
+        is_option = command.startswith("-") or "=" in command
+        otherwise = f"type the command first: train {command}" if is_option else "`--help` alone says what they do"
+        hint = f"did you mean {near[0]}?" if near else otherwise
         mistake = Mistake(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}", hint=hint)
         print(mistake, file=sys.stderr)
         sys.exit(2)

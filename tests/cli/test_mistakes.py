@@ -45,6 +45,7 @@ LINES = {
     "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave experiment out",
     "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp",
     "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
+    "schedule=cosin": "set schedule.name=cosine.", "loss=nll": "set loss.name=cross_entropy.",
     "hydra/launcher=gone": "hydra/launcher must be one of basic", "hydra/sweeper=optuna": "python -m imagenet_ddp.tune",
     "-m hydra/sweeper=ax": "`python -m imagenet_ddp.tune`", "~data.batch_size": "leave ~data.batch_size out",
     # ---- values

@@ -137,6 +137,9 @@ def test_two_classes_are_needed():
         "at least two classes, but contains only cat. Hint: add images of another class as p/train/<class>/."
     )
     assert mistakes("p", "evaluate") == []
+    make("own", classes=("cat",))  # a first class folder, without train/ and val/
+    (text,) = mistakes("own")
+    assert text.endswith("but contains only cat. Hint: add images of another class as own/<class>/.")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,9 @@ def is_split(name: str) -> bool:
 
 class ImageFolder(SourceType):
     def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
-        layout = "set data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+        splits = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+        either = f"FOLDER/<class>/*.jpg, or {splits}" if data.name == "imagefolder" else splits
+        layout = f"set data.root=FOLDER, with {either}"
         fix = Fix(("data.root=FOLDER",), said=layout)
         if not data.root:
             return [must_be("data.root", "the folder of the images", "null", fix)]
@@ -204,6 +206,9 @@ class ImageFolder(SourceType):
             root, is_share = str(data.root), data.val_fraction is not None
             options = _without_typed(options_for(root, data.name), data)
             options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
+            single = class_folders_or_none(Path(root)) if is_train and not options and data.train_dir == "train" else []
+            if len(single) == 1 and not is_split(single[0]):  # a first class, with others to come
+                return [], [one for one in [_no_classes(Path(root), key, single, data, need_train, known)] if one]
             if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
                 options = [f"data.val_dir={name}"]
             fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
