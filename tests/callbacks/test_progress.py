@@ -121,7 +121,8 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
 def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_size: int, whose: str) -> None:
     """At its steps only; the last step's, and the means of all since the validation began."""
     stream = io.StringIO()
-    sums = map(Sums.of, [[8.0, 1, 2, 4], [12.0, 4, 6, 8], [12.0, 4, 6, 9]])
+    so_far = [(8.0, 1, 2, 4), (12.0, 4, 6, 8), (12.0, 4, 6, 9)]
+    sums = (Sums(*(torch.tensor(each) for each in (loss, top1, top5)), images=n) for loss, top1, top5, n in so_far)
     module: Any = SimpleNamespace(task=OneLabel(10), device="cpu", validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1

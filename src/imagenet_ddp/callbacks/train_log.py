@@ -226,7 +226,8 @@ class TrainLog(L.Callback):
         """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
         None if no image of the batch counts on this rank."""
         start_s = time.perf_counter()
-        last, all_so_far = to_host(outputs["sums"] if outputs else Sums(), pl_module.validation_sums())
+        mine: Sums = outputs["sums"] if outputs else Sums.zeros(pl_module.device)
+        last, all_so_far = to_host(mine, pl_module.validation_sums())
         self.val_times.add_wait(time.perf_counter() - start_s)
         now, validation = self.val_times.last, self.val_times.epoch
         owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""

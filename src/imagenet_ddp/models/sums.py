@@ -52,7 +52,7 @@ class Sums:
 
 
 def to_host(*sums: Sums) -> list[Sums]:
-    """Return the sums as numbers. Waits for the device, once for all of them."""
-    fields = torch.stack([torch.as_tensor(field) for each in sums for field in (each.loss, each.top1, each.top5)])
+    """Return the sums as numbers. Waits for the device, once for all of them. sums: all of one device."""
+    fields = torch.stack([field for each in sums for field in (each.loss, each.top1, each.top5)])
     values: list[float] = fields.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return [Sums.of([*values[3 * at : 3 * at + 3], each.images]) for at, each in enumerate(sums)]
