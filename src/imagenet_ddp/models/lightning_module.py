@@ -15,7 +15,7 @@ from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.models.load_checkpoint import no_optimizer, read_module
 from imagenet_ddp.models.metrics import ImageMean, ImagesCounted
 from imagenet_ddp.models.optimizers import place_state
-from imagenet_ddp.models.sums import Sums
+from imagenet_ddp.models.sums import Sums, loss_dtype
 from imagenet_ddp.models.task import OneLabel, Task
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.system.seeding import hash_seed
@@ -189,7 +189,7 @@ class ImageClassifier(L.LightningModule):
         logits = _at_least_float32(average_views(self, images, self._val_views)[:counted])
         target = batch["target"][:counted]
         losses = self.task.validation_losses(logits, target)
-        sums = self.task.sums(losses.sum(), logits, target)
+        sums = self.task.sums(losses.sum(dtype=loss_dtype(losses.device)), logits, target)
         for metric in (self.top1, self.top5, self.val_loss):
             metric.update(sums)
         self.counted.update(batch["index"][:counted])
