@@ -22,6 +22,7 @@ from torch import nn
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.run_end import TimeLimit
+from imagenet_ddp.callbacks.run_files import History
 from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.train_log import TrainLog
@@ -276,6 +277,13 @@ def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Pat
     assert read(checkpoint.best_path)[KEY]["best_epoch"] == 1
     del first.seen[1], first.seen[2]
     assert_continued(wholes(), tmp_path / "second", [first, second])
+
+
+def test_a_checkpoint_of_the_users_own_has_the_row_of_its_epoch(tmp_path: Path) -> None:
+    own = ModelCheckpoint(tmp_path / "own", "{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    train(tmp_path, History(tmp_path, curves=False), own, max_epochs=2)
+    state = read(tmp_path / "own/epoch=0.ckpt")["callbacks"]["History"]
+    assert [row["epoch"] for row in state["rows"]] == [1]
 
 
 def test_a_checkpoint_that_is_written_for_an_error_is_not_resumed(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ checkpoint contains what they have decided. Both call the parts of a training, e
 missing. The parts with a name in docs/library.md are Lightning callbacks that also work without this file.
 
 What changes the net or the images stays a callback of its own before both, because nothing here depends on it:
-WeightAverage, FrozenLayers, RegressionHead and TimeBudget.
+WeightAverage, FrozenLayers, RegressionHead and TimeBudget. So does History, between both: a Checkpoint of the user
+precedes Last, and its file must contain the row of the epoch.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,6 @@ class Parts:
     core_watch: CoreWatch = MISSING
     batch_sheet: BatchSheet = MISSING
     progress: Progress = MISSING
-    history: History = MISSING
     logged_files: LoggedFiles = MISSING
     bad_images: BadImagesList = MISSING
     checkpoint: ResumeCheckpoint = MISSING
@@ -70,6 +70,7 @@ def in_order(callbacks: Sequence[L.Callback], signals: Signals) -> list[L.Callba
         else:
             found[name] = callback
     parts = Parts(GracefulStop(signals), **found)
+    others.sort(key=lambda callback: isinstance(callback, History))  # after those whose metrics it writes
     return [First(parts), *others, Last(parts)]
 
 
@@ -160,26 +161,23 @@ class First(Group):
 
 
 class Last(Checkpoint):
-    """Do what follows the callbacks of the user: write lines, rows and files, save, and end the training."""
+    """Do what follows the callbacks of the user: write lines and files, save, and end the training."""
 
     def __init__(self, parts: Parts):
         self.parts = parts
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.parts.progress.setup(trainer, pl_module, stage)
-        self.parts.history.setup(trainer, pl_module, stage)
         self.parts.checkpoint.setup(trainer, pl_module, stage)
         self.parts.stop.setup(trainer)
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write what is known of the weights before the first step, if all images have been validated."""
         self.parts.progress.on_sanity_check_end(trainer, pl_module)
-        self.parts.history.on_sanity_check_end(trainer, pl_module)
         self.parts.checkpoint.on_sanity_check_end(trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.parts.progress.on_train_start(trainer, pl_module)
-        self.parts.history.on_train_start(trainer, pl_module)
         self.parts.logged_files.on_train_start(trainer, pl_module)
         self.parts.checkpoint.on_train_start(trainer, pl_module)
 
@@ -219,9 +217,8 @@ class Last(Checkpoint):
         self.parts.stop.end_validation(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """End an epoch: show it, write its row, save it, and then stop if a signal has arrived."""
+        """End an epoch: show it, save it, and then stop if a signal has arrived."""
         self.parts.progress.on_train_epoch_end(trainer, pl_module)
-        self.parts.history.on_train_epoch_end(trainer, pl_module)
         self.parts.bad_images.on_train_epoch_end(trainer, pl_module)
         self.parts.checkpoint.on_train_epoch_end(trainer, pl_module)
         self._stop_on(self.parts.stop.after_epoch(trainer), trainer)
@@ -241,8 +238,7 @@ class Last(Checkpoint):
         self.parts.checkpoint.on_train_end(trainer, pl_module)  # waits until the last file is written
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.parts.history.on_fit_end(trainer, pl_module)  # draws the curves
-        self.parts.logged_files.on_fit_end(trainer, pl_module)  # sends them
+        self.parts.logged_files.on_fit_end(trainer, pl_module)  # sends the curves that History has drawn
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """After a failure, or a stop, name the images that could not be read."""
@@ -253,13 +249,3 @@ class Last(Checkpoint):
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.parts.checkpoint.on_load_checkpoint(trainer, pl_module, checkpoint)
-
-    @property
-    def state_key(self) -> str:
-        return History.__qualname__
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.parts.history.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.parts.history.load_state_dict(state_dict)
