@@ -24,6 +24,7 @@ def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path) -> Non
     more[-1] = f"+callbacks.probe.folder='{tmp_path}/seen${{trainer.devices}}'"
     run("train", "-m", *options, *more, PYTHONPATH=PROBES, code=0)
     assert [summary(tmp_path / f"s/{number}")["world_size"] for number in range(3)] == [1, 2, 1]
+    assert {"-m", "trainer.devices=1,2,1", f"data.root={tree}"} <= set(summary(tmp_path / "s/0")["command"].split())
     assert sorted(seen(tmp_path / "seen2")[0]) == list(range(29))
     assert sorted(seen(tmp_path / "seen1")[0]) == sorted([*range(29)] * 2)
     assert not (tmp_path / "multirun").exists()

@@ -170,8 +170,10 @@ def with_hydra(request: Request, task: Callable[[DictConfig], Any], more: Sequen
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
+    typed = sys.argv
 
     def main(config: DictConfig) -> Any:
+        sys.argv = typed  # also in another process: what messages correct, and what a run stores as its command
         try:
             results.append(task(config))
         except (ConfigError, WorkersFailedError) as error:
