@@ -72,6 +72,7 @@ def test_a_word_means(words: str, key: str, value: Any):
         ("name=1.10,'2_0',null", "name", ["1.10", "2_0", "null"]),
         ("data.mean=[0.1,0.2,0.3],[0.4,0.5,0.6]", "data.mean", [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]),
         ("name=${seed}_x seed=1,2", "name", ["1_x", "2_x"]),
+        (r"name=a\,b,c", "name", ["a,b", "c"]),
     ],
 )
 def test_the_values_of_a_sweep_are_split_first(words: str, key: str, values: list[Any]):
