@@ -24,6 +24,11 @@ from imagenet_ddp.launch.stored_config import resolved_config
 
 RUNS = "torch.utils.collect_env.run"  # runs a shell command, and is none of Hydra's own block list
 
+OWN = {
+    "model": "torchvision.models.resnet18", "data": "torchvision.datasets.ImageFolder",
+    "optim": "torch.optim.SGD", "loss": "torch.nn.CrossEntropyLoss", "schedule": "builtins.dict",
+}  # fmt: skip
+
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -67,8 +72,7 @@ def naming(place: str, target: str, **arguments: Any) -> Change:
         if key == "_target_":
             config[group] |= {"_target_": target, "args": arguments}
         elif key:
-            own = {"model": "torchvision.models.resnet18", "data": "torchvision.datasets.ImageFolder"}[group]
-            config[group] |= {"_target_": own, "args": {"x": {"_target_": target, **arguments}}}
+            config[group] |= {"_target_": OWN[group], "args": {"x": {"_target_": target, **arguments}}}
         else:
             config[group]["x"] = {"_target_": target, **arguments}
 
@@ -76,11 +80,15 @@ def naming(place: str, target: str, **arguments: Any) -> Change:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["model.args", "data._target_", "callbacks"])
+@pytest.mark.parametrize("place", ["model.args", "data._target_", "callbacks", "loss._target_ schedule._target_"])
 def test_no_command_runs_the_code_of_a_checkpoint(
     place: str, evil: Callable[[Change], Path], run: Run, tree: Path, tmp_path: Path
 ) -> None:
-    checkpoint = evil(naming(place, RUNS, command=f"touch {tmp_path / 'done'}"))
+    def how(config: dict[str, Any]) -> None:
+        for each in place.split():
+            naming(each, RUNS, command=f"touch {tmp_path / 'done'}")(config)
+
+    checkpoint = evil(how)
     for verb, options in {
         "predict": (f"checkpoint={checkpoint}", f"images={tree / 'val/cat'}"),
         "evaluate": (f"checkpoint={checkpoint}", "hydra.run.dir=e"),
@@ -95,7 +103,9 @@ def test_no_command_runs_the_code_of_a_checkpoint(
         assert ("name no code but that of this program" in " ".join(done.stderr.split())) is is_used, done.stderr
 
 
-@pytest.mark.parametrize("place", ["model._target_", "optim._target_", "data.args", "logger", "callbacks"])
+@pytest.mark.parametrize(
+    "place", [*(f"{group}.{key}" for group in OWN for key in ("_target_", "args")), "logger", "callbacks"]
+)
 def test_a_resume_makes_no_class_of_the_checkpoint(place: str, evil: Callable[[Change], Path]) -> None:
     checkpoint = evil(naming(place, RUNS, command="false"))
     text = refusals("train", f"resume={checkpoint.parent.parent}", "trainer.max_epochs=7")[0]
@@ -255,7 +265,9 @@ SWEEP: dict[str, Any] = {"options": ["data=shapes", "optim.lr=0.1,0.2"], "flags"
     ("key", "word"),
     [
         ("options", "model._target_=os.system"), ("options", "+callbacks.x={_target_: os.system}"),
-        ("options", "hydra.launcher._target_=os.system"), ("options", "name=${oc.env:HOME}"),
+        ("options", "hydra.launcher._target_=os.system"), ("options", "++loss._target_=os.system"),
+        ("options", "schedule._target_=os.system"), ("options", "+loss.args={x: {_target_: os.system}}"),
+        ("options", "name=${oc.env:HOME}"),
         ("options", "data.root=s3://x"), ("options", "logger=wandb"),
         ("flags", "--config-dir=evil"), ("options", 3), ("options", "-cd=evil"),
         ("options", "data.cache_dir=/x"), ("options", "+callbacks.checkpoint.dirpath='~/x'"),
