@@ -130,10 +130,10 @@ def _refused_value(option: "Option", error: Exception, keys: Mapping[str, Key], 
     if declaration and not isinstance(value, dict):
         fix = _fix(key, keys, files)
         if (named := keys.get(f"{key}.name")) and value is not None:
-            is_wrong = named.allowed is not None and not named.allowed.accepts(value)
-            near = named.allowed.nearest(value) if named.allowed is not None and is_wrong else value
-            option = f"{key}.name={near}" if near else named.fix.options[0]
-            fix = Fix((option,), (key,), said=f"set {option}")
+            allowed = named.allowed
+            name = value if allowed is None or allowed.accepts(value) else allowed.nearest(value)
+            meant = f"{key}.name={name}" if name else named.fix.options[0]
+            fix = Fix((meant,), (key,), said=f"set {meant}")
         return must_be(key, declaration.words, shown(value), fix)
     if declaration or key.startswith("hydra."):
         reason = first_sentence(error.__cause__ or error)
