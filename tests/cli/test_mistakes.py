@@ -239,10 +239,18 @@ def test_the_list_ends_with_the_whole_corrected_line(
     assert mistakes(shlex.split(typed)) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "data=imagefolder optim=adamm",
+        "lr=0.2 optim.lr=0.1",  # which of both is meant?
+        "--lr 0.2 optim.lr=0.1",
+    ],
+)
 def test_no_line_is_offered_where_something_must_be_decided(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("sys.argv", ["train", "data=imagefolder", "optim=adamm"])
+    monkeypatch.setattr("sys.argv", ["train", *line.split()])
     with pytest.raises(SystemExit), command.exit_codes("train"):
         command.request("train")
     assert "of each hint" not in capfd.readouterr().err

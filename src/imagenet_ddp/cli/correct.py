@@ -7,13 +7,23 @@ from imagenet_ddp.mistakes import Fix, Mistake
 
 
 def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | None:
-    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete."""
+    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete, or if a
+    renamed option would replace another value of its key."""
     words = list(argv)
     for mistake in mistakes:
         if not (mistake.fixes and mistake.fixes[0].is_complete):
             return None
-        words = apply(mistake.fixes[0], words, mistake.typed)
+        fix = mistake.fixes[0]
+        if (fix.without or mistake.typed) and any(_replaces(option, words, mistake) for option in fix.options):
+            return None
+        words = apply(fix, words, mistake.typed)
     return words
+
+
+def _replaces(option: str, words: Sequence[str], mistake: Mistake) -> bool:
+    """Return whether the option would replace a word that the mistake is not about."""
+    key = key_of(option)
+    return key not in mistake.keys and any(key_of(word) == key and word != option for word in words)
 
 
 def apply(fix: Fix, argv: Sequence[str], typed: Sequence[str] = ()) -> list[str]:
