@@ -12,6 +12,7 @@ from conftest import write_images
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import Images, Source
 from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.datasets import open_datasets
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import check_classes, open_source, options_for
 from imagenet_ddp.errors import ConfigError
@@ -165,3 +166,23 @@ def test_files_and_addresses():
     assert options_for("pets/labels.csv", "imagenet") == ["data=table", "data.root=pets/labels.csv"]
     assert options_for("s3://bucket/pets") == ["data=streamed", "data.root=s3://bucket/pets"]
     assert options_for("gone", "imagenet") == ["data=imagenet", "data.root=gone"]
+
+
+class Changed(torch.utils.data.Dataset[Any]):
+    """As torchvision's datasets with a target_transform, of which `targets` and `classes` know nothing."""
+
+    classes = ("a", "b", "c", "d")
+    targets = (0, 1, 2, 3)
+    target_transform = staticmethod(lambda label: label // 2)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.zeros((8, 8, 3), np.uint8), self.target_transform(self.targets[index])
+
+
+@pytest.mark.parametrize("train", [Changed(), torch.utils.data.Subset(Changed(), range(4))], ids=["whole", "subset"])
+def test_the_labels_of_a_dataset_are_those_of_its_pairs(train: Any):
+    source = open_datasets((train, Changed()), "data._target_=x")
+    assert source.train is not None and source.train.targets.tolist() == [0, 0, 1, 1] and source.classes == ["0", "1"]

@@ -51,7 +51,8 @@ def is_pair(found: Any) -> bool:
 def open_datasets(pair: Any, owner: str) -> Source:
     """Return the source of (training, validation) Datasets. owner: the option that made them."""
     train, val = (DatasetImages(dataset, owner) for dataset in pair)
-    names = getattr(pair[0], "classes", None) or range(max([*train.targets, *val.targets], default=-1) + 1)
+    names = None if _changes_labels(pair[0]) else getattr(pair[0], "classes", None)
+    names = names or range(max([*train.targets, *val.targets], default=-1) + 1)
     notes = []
     if train.is_read:
         count = count_noun(len(train) + len(val), "image")
@@ -65,8 +66,15 @@ def _labels(dataset: Any) -> Any:
     if (indices := getattr(dataset, "indices", None)) is not None and hasattr(dataset, "dataset"):
         whole = _labels(dataset.dataset)
         return None if whole is None else np.asarray(whole)[np.asarray(indices)]
+    if _changes_labels(dataset):
+        return None
     for name in ("targets", "labels"):
         labels = getattr(dataset, name, None)
         if labels is not None and not callable(labels) and len(labels) == len(dataset):
             return labels
     return None
+
+
+def _changes_labels(dataset: Any) -> bool:
+    """Return whether the labels of the pairs are others than those of the attributes, as torchvision allows."""
+    return getattr(dataset, "target_transform", None) is not None
