@@ -116,12 +116,14 @@ class Study:
         else:
             self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=self.options.num_random_trials)
         trial = self._study.ask({each.key: each.distribution for each in parameters})
+        # not the stored options of an enqueued trial: study.db may be somebody else's, who must not choose what runs
+        options = [each.option(trial.params[each.key]) for each in parameters]
         if OPTIONS not in trial.user_attrs:
             trial.set_user_attr(NUMBER, number)
-            trial.set_user_attr(OPTIONS, [each.option(trial.params[each.key]) for each in parameters])
+            trial.set_user_attr(OPTIONS, options)
         number = _number_of(trial)
         self._asked[number] = trial
-        return number, tuple(trial.user_attrs[OPTIONS])
+        return number, tuple(options)
 
     def end(self, number: int, state: TrialState, top1: float | None = None) -> None:
         self._study.tell(self._asked.pop(number), values=top1, state=state)
