@@ -76,7 +76,7 @@ def test_the_code_of_the_documentation_trains(mypkg: str, tmp_path: Path, run: R
     (folder,) = (tmp_path / "runs/pairs_Small").iterdir()
     assert "done after step 5" in done.stdout and "Data: mypkg.pairs, 40 training and 10 validation" in done.stdout
     assert "optimizer sgd" in done.stdout, "the recipe of the generated images is not that of other data"
-    assert "of 2 classes" in done.stdout and list(folder.rglob("hparams.yaml"))
+    assert "of 2 classes.\n" in done.stdout and list(folder.rglob("hparams.yaml"))
 
     file = folder / "checkpoints/best.ckpt"
     with pytest.raises(ConfigError, match=r"must get net=.* mypkg\.Small\. Hint: pass net=Small\(2\)"):

@@ -22,7 +22,7 @@ class DatasetImages(Images):
         labels = _labels(dataset)
         self.is_read = labels is None
         self.targets = np.asarray([int(dataset[i][1]) for i in range(len(dataset))] if labels is None else labels)
-        self.location = type(dataset).__name__
+        self.location = str(getattr(dataset, "root", None) or "")  # the folder of torchvision's datasets
 
     def read(self, index: int) -> Any:
         import torch  # not at the top: a command checks its data before
