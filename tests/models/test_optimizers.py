@@ -408,3 +408,25 @@ def test_other_parameters_without_weight_decay(name: str, kind: str, expected: s
     assert found == expected if kind == "embedding" else found > expected
     [plain] = groups(net, 0.1, (), weight_decay=0.05)
     assert "weight_decay" not in plain  # the optimizer's own
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_state_of_another_shape_is_refused(name: str):
+    """A fused step would read and write beyond its end: the process ended by signal 11."""
+    net = nn.Linear(64, 8)
+    made = make_optimizer(OptimConfig(name=name), net, 0.1, OPTIMIZERS[name].fused)
+    net(torch.ones(1, 64)).sum().backward()
+    made.step()
+    whole = made.state_dict()
+    made.load_state_dict(copy.deepcopy(whole))  # its own state fits
+    buffers = {"momentum_buffer", "exp_avg", "exp_avg_sq"} & whole["state"][0].keys()
+    assert buffers or not OPTIMIZERS[name].fused
+    for buffer in buffers:
+        for value in (torch.zeros(3), [1, 2], 3.0):
+            state = copy.deepcopy(whole)
+            state["state"][0][buffer] = value
+            with pytest.raises(ValueError, match=f"{buffer} must have the shape"):
+                made.load_state_dict(state)
+    whole["param_groups"][0]["lr"] = "x"
+    with pytest.raises(ValueError, match="lr of the optimizer must be a number"):
+        made.load_state_dict(whole)

@@ -19,6 +19,8 @@ from imagenet_ddp.models.head import is_in_head
 _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.]+\.))(?:\.\d+|\.blocks\.\d+)?(?=\.)")
 # Tokens, positions, and the tables and small nets that compute a bias from positions.
 _EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_token|cpb_mlp|attention_biases$")
+# State of the optimizers that have a fused step. Others of torch and timm have it in the same shape.
+_LIKE_PARAMETER = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
 
 
@@ -56,6 +58,14 @@ def make_optimizer(
     groups, name, arguments = parameter_groups(net, optim, lr, heads), optim.name, dict(optim.args)
     if optim.target:
         return make("optim._target_", optim.target, arguments, params=groups, lr=lr)
+    made = _named(optim, groups, lr, fused, name, arguments)
+    made.register_load_state_dict_post_hook(require_state)
+    return made
+
+
+def _named(
+    optim: OptimConfig, groups: list[dict[str, Any]], lr: float, fused: bool, name: str, arguments: dict[str, Any]
+) -> torch.optim.Optimizer:
     row = OPTIMIZERS[name]
     if name == "muon":  # for weights that timm does not give to Muon, such as those of depthwise convolutions
         arguments.setdefault("fallback_lr_scale", optim.lr_adamw / optim.lr)
@@ -77,6 +87,22 @@ def make_optimizer(
             f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
             "Hint: leave out the argument that this error names."
         ) from error
+
+
+def require_state(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError unless the state of a checkpoint fits the parameters and settings: a fused step would read and
+    write beyond the end of a smaller buffer. For torch's register_load_state_dict_post_hook."""
+    for group in optimizer.param_groups:
+        if not isinstance(group["lr"], int | float | torch.Tensor):
+            raise ValueError(f"lr of the optimizer must be a number, got a {type(group['lr']).__name__}")
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            for name in _LIKE_PARAMETER & state.keys():
+                shape = tuple(getattr(state[name], "shape", ()))
+                if state[name] is not None and (shape != parameter.shape or not isinstance(state[name], torch.Tensor)):
+                    raise ValueError(f"{name} must have the shape {tuple(parameter.shape)} of its weight, got {shape}")
+            if "step" in state and torch.as_tensor(state["step"]).numel() != 1:
+                raise ValueError("step of the optimizer must be one number")
 
 
 def place_state(optimizer: torch.optim.Optimizer) -> None:
