@@ -2,8 +2,8 @@
 
 The other lines are tested beside the code: a stored config in tests/launch/test_stored_config.py, parts of checkpoints
 in tests/runs/test_checkpoint_parts.py, of results in tests/report/test_strange_folders.py, secrets in
-tests/test_secrets.py, the network in tests/distributed/test_strangers.py, archives in tests/prepare/test_imagenet.py
-and tests/data/sources/test_stl10.py.
+tests/test_secrets.py, a study of tune in tests/tune/test_study.py, the network in tests/distributed/test_strangers.py,
+archives in tests/prepare/test_imagenet.py and tests/data/sources/test_stl10.py.
 """
 
 import io
@@ -13,10 +13,13 @@ import struct
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from conftest import ROOT
@@ -183,6 +186,41 @@ def test_an_npz_runs_no_code_and_is_refused_in_a_sentence(content: str, tmp_path
     with pytest.raises(ConfigError, match="failed"):
         open_arrays(str(path))
     assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"path": ["../../etc/passwd", "../../etc/passwd"], "label": ["a", "\x1b[2J"]},
+        {"path": [b"\x89PNG"] * 2, "label": [1.5, 2]},
+        {"path": [["a"]] * 2, "label": [{"x": 1}] * 2}, b"PAR1" + b"\xff" * 200 + b"PAR1",
+    ],
+)  # fmt: skip
+def test_a_parquet_table_is_refused_in_a_sentence(content: Any, tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(content), path)
+    with pytest.raises(ConfigError, match=r"t\.parquet") as refused:
+        parse.command_line("train", ["data=table", f"data.root={path}"], {})
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name), os.mkfifo,
+     lambda path: (path.touch(), os.truncate(path, 2**36))],
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_files_of_stl10_have_the_size_of_their_labels(make: Callable[[Path], object], tmp_path: Path):
+    (tmp_path / "stl10_binary").mkdir()
+    for name in ("class_names.txt", "fold_indices.txt", "train_y.bin", "test_y.bin"):
+        (tmp_path / "stl10_binary" / name).write_bytes(b"\1\2")
+    for part in ("train", "test"):
+        make(tmp_path / f"stl10_binary/{part}_X.bin")
+    with pytest.raises(ConfigError, match="have the wrong size"):
+        parse.command_line("train", ["data=stl10", f"data.root={tmp_path}"], {})
 
 
 def test_an_hdf5_file_runs_no_code(tmp_path: Path):
