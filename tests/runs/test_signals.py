@@ -1,5 +1,5 @@
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -7,6 +7,17 @@ from helpers.forked_commands import start_code
 
 from imagenet_ddp.runs import signals
 from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
+
+
+@pytest.fixture(autouse=True)
+def default_handlers() -> Iterator[None]:
+    """Another test of this process may have installed a Signals, which would record and pass on what these raise."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_a_held_signal_is_raised_when_the_block_ends():
