@@ -56,7 +56,9 @@ def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
         key = (self.config_name, mode, *lines)
         if key not in _KEPT:
             _KEPT[key] = pickle.dumps(compose(self, lines, mode))
-        return pickle.loads(_KEPT[key])
+        config: DictConfig = pickle.loads(_KEPT[key])
+        config.hydra.runtime.cwd = str(Path.cwd())  # another test may have composed it in its folder
+        return config
 
     monkeypatch.setattr(Files, "compose", composed)
     monkeypatch.setattr(Files, "names", names)
