@@ -33,7 +33,8 @@ def launch(request: parse.Request) -> float | None:
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
-        wanted, is_typed = Path(request.hydra.run.dir), overrides.typed_value(request, "hydra.run.dir") is not None
+        wanted = Path(request.hydra.run.dir)
+        is_typed = overrides.typed_value(request.typed, "hydra.run.dir") is not None
         if not is_typed and config.name:  # that of the checkpoint
             wanted = wanted.parent.with_name(config.name) / wanted.name
         run_dir = folder.new_folder(

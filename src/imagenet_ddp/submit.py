@@ -20,7 +20,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
-from imagenet_ddp.cli import hydra_flags, parse
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.words import without_local_rank
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import shown
@@ -57,7 +58,7 @@ def main() -> None:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Raises ConfigError with every mistake."""
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
-    typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
+    typed = [token for token in without_local_rank(argv) if token not in own]
     submit, found = _validate(parse.composed, "submit", own)
     request, mistakes = _validate(parse.job_elsewhere, sweep.expand_resume(typed), environ)
     found += mistakes

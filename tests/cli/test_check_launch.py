@@ -20,8 +20,7 @@ STEP = {
 
 
 def validate(config: RunConfig, environ: dict[str, str], typed: Sequence[str] = (), **options: Any) -> list[str]:
-    place, found = check_launch.find(config, environ, verb="train", typed=typed)
-    found += check_launch.validate(config, environ, place, typed=typed, **options)
+    _, found = check_launch.check(config, environ, verb="train", typed=typed, **{"multirun": False, **options})
     return list(map(str, found))
 
 

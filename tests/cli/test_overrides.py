@@ -6,8 +6,9 @@ import pytest
 from helpers.composed_once import compose_once
 from omegaconf import DictConfig, OmegaConf
 
+from imagenet_ddp.cli.check_config import check
 from imagenet_ddp.cli.overrides import merge_overrides
-from imagenet_ddp.cli.parse import check, command_line
+from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.resume import changes
 

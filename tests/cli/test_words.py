@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from helpers.composed_once import compose_once
+from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from imagenet_ddp.cli.check_words import UNREAD
-from imagenet_ddp.cli.files import Files
+from imagenet_ddp.cli.options import Files
 from imagenet_ddp.cli.parse import composed
+from imagenet_ddp.cli.words import UNREAD
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.errors import ConfigError
@@ -102,7 +103,7 @@ def test_the_gate_and_hydra_agree_but_for_text(data: st.DataObject):
     words = data.draw(st.lists(value | delete | st.sampled_from(CHOICES), max_size=4))
     commands.register("train")
     try:
-        expected = Files("train", "train", None).compose(words)
+        expected = Files("train", "train", None).compose(words, RunMode.RUN)
     except Exception:
         expected = None
     try:

@@ -2,17 +2,17 @@
 
 import functools
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli.files import Files
 from imagenet_ddp.config.schema import commands
 
 _KEPT: dict[tuple[object, ...], bytes] = {}
@@ -40,25 +40,31 @@ def parse_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patch Files so that Hydra composes the files of conf/ once per choice of files."""
+    """Patch Hydra so that it composes the files of conf/ once per choice of files."""
     parse_files_once(monkeypatch)
-    compose, list_names, listed = Files.compose, Files.names, dict[tuple[object, ...], list[str]]()
+    compose, list_names = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.get_group_options
+    listed: dict[tuple[object, ...], list[str]] = {}
 
-    def names(self: Files, group: str) -> list[str]:
-        key = (self.own_folder, self.config_name, group)
+    def has_own_files(self: ConfigLoaderImpl) -> bool:
+        return any(each.provider == "command-line" for each in self.config_search_path.get_path())
+
+    def names(self: ConfigLoaderImpl, group_name: str, **more: Any) -> list[str]:
+        if has_own_files(self):
+            return list_names(self, group_name, **more)
+        key = (group_name, *more.items())
         if key not in listed:
-            listed[key] = list_names(self, group)
+            listed[key] = list_names(self, group_name, **more)
         return listed[key]
 
-    def composed(self: Files, lines: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
-        if self.own_folder is not None:
-            return compose(self, lines, mode)
-        key = (self.config_name, mode, *lines)
+    def composed(self: ConfigLoaderImpl, config_name: str, lines: list[str], mode: RunMode) -> DictConfig:
+        if has_own_files(self):
+            return compose(self, config_name, lines, mode)
+        key = (config_name, mode, *lines)
         if key not in _KEPT:
-            _KEPT[key] = pickle.dumps(compose(self, lines, mode))
+            _KEPT[key] = pickle.dumps(compose(self, config_name, lines, mode))
         config: DictConfig = pickle.loads(_KEPT[key])
         config.hydra.runtime.cwd = str(Path.cwd())  # another test may have composed it in its folder
         return config
 
-    monkeypatch.setattr(Files, "compose", composed)
-    monkeypatch.setattr(Files, "names", names)
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", composed)
+    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", names)

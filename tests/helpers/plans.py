@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from helpers.composed_once import compose_once
 
-from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.devices import use_device
 from imagenet_ddp.launch.plan import Plan, make_plan

@@ -10,7 +10,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_launch
-from imagenet_ddp.cli.explain import first_sentence
+from imagenet_ddp.cli.compose import Job
+from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import keys, stored
 from imagenet_ddp.config.keys import Key
@@ -27,6 +28,7 @@ from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
@@ -34,6 +36,8 @@ from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, setting, without
 from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
+from imagenet_ddp.system.files import not_writable_reason
+from imagenet_ddp.system.text import first_sentence
 
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _MISSING = {  # required key -> what to type
@@ -65,49 +69,79 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
     return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_nested_targets(values)]
 
 
-def here(
+def check_job(job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool) -> None:
+    """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set."""
+    config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
+    of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
+    found, job.place = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all)
+    job.mistakes += (independent(found, job.wrong, config, verb, typed) if job.wrong else found) + of_folders
+
+
+def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
+    """Add to a job its mistakes in the options of a training on other machines, whose GPUs and disks are unknown
+    here."""
+    config = job.config
+    values, found = read(config, "train")
+    of_sweep, is_whole = _of_sweep(config, is_multirun), _is_whole(config, "train")
+    if values is not None:
+        if values.trainer.accelerator == "auto":
+            values.trainer.accelerator = "gpu"
+        found += _of_keys(values, environ, "train", typed, is_whole)
+        found += check_data.validate(values.data, partial=not is_whole, elsewhere=True)
+        found += check_launch.validate_elsewhere(values, environ)
+        found += check_run.validate(values, environ, partial=not is_whole, elsewhere=True)
+    job.mistakes += independent(found, job.wrong, config, "train", typed) + of_sweep
+
+
+def check(
+    config: DictConfig,
+    environ: Mapping[str, str],
+    verb: str,
+    typed: Sequence[str],
+    *,
+    is_whole: bool = True,
+    multirun: bool = False,
+) -> tuple[list[Mistake], Place | None]:
+    """Return (the mistakes in the config of a command on this machine, the launcher around it if it is recognised).
+
+    config: without the hydra node; that of a command line, or a checkpoint's with the typed options over it. typed: the
+    options as typed. is_whole: whether no checkpoint fills in the options that are not typed; else each key is checked
+    by itself. multirun: whether this process runs several jobs.
+    """
+    values, found = read(config, verb)
+    if values is None:
+        return found, None
+    more, place = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun)
+    return found + more, place
+
+
+def check_values(
     values: CommonConfig,
     environ: Mapping[str, str],
     verb: str,
-    place: Place | None,
+    typed: Sequence[str],
     *,
-    typed: Sequence[str] = (),
+    is_whole: bool,
     multirun: bool = False,
-    is_whole: bool = True,
-) -> list[Mistake]:
-    """Return the mistakes in the values, folders and devices of a command on this machine.
-
-    place: that of this command; None if the launcher is not recognised. typed: the options as typed. is_whole:
-    whether no checkpoint fills in the options that are not typed; else each key is checked by itself.
-    """
-    # doctor leaves images, devices and launcher to its checks
-    of_data = "predict" if verb == "doctor" else verb
-    found = _of_keys(values, environ, verb, typed, is_whole)
-    found += check_data.validate(values.data, verb=of_data, partial=not is_whole)
-    found += _of_files(values)
-    if verb == "doctor":
-        found += check_launch.validate_options(values)
-    else:
-        found += check_launch.validate(values, environ, place, verb=verb, typed=typed, multirun=multirun)
-    elsewhere = place is not None and check_launch.is_elsewhere(place)
-    found += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
-    if verb in commands.USE_MODEL:
-        found += formats.validate(values, verb)
-    if isinstance(values, PredictConfig):
-        found += as_mistakes(table_files.validate(values.format, values.out), "out")
-    return found + _of_checkpoint(values, typed) + _long_tmpdir(environ)
-
-
-def elsewhere(
-    values: CommonConfig, environ: Mapping[str, str], *, typed: Sequence[str] = (), is_whole: bool = True
-) -> list[Mistake]:
-    """Return the mistakes in the options of a training on other machines, whose GPUs and disks are unknown here."""
-    if values.trainer.accelerator == "auto":
-        values.trainer.accelerator = "gpu"
-    found = _of_keys(values, environ, "train", typed, is_whole)
-    found += check_data.validate(values.data, partial=not is_whole, elsewhere=True)
-    found += check_launch.validate_elsewhere(values, environ)
-    return found + check_run.validate(values, environ, partial=not is_whole, elsewhere=True)
+    place: Place | None = None,
+) -> tuple[list[Mistake], Place | None]:
+    """Return what check returns, for the typed config. place: that of this command; None: find out."""
+    try:
+        found = _of_keys(values, environ, verb, typed, is_whole)
+        # doctor leaves images to its checks
+        found += check_data.validate(values.data, verb="predict" if verb == "doctor" else verb, partial=not is_whole)
+        found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
+        if verb in commands.USE_MODEL:
+            found += formats.validate(values, verb)
+        if isinstance(values, PredictConfig):
+            found += as_mistakes(table_files.validate(values.format, values.out), "out")
+        place, more = check_launch.check(values, environ, place, verb=verb, typed=typed, multirun=multirun)
+        elsewhere = place is not None and check_launch.is_elsewhere(place)
+        more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
+    except OSError as error:  # such as a name that is too long, or a parent folder without search permission
+        what = f"{error.filename} cannot be used as a path: {error.strerror}"
+        return [Mistake(what, hint="type another path")], place
+    return found + more, place
 
 
 def _of_keys(
@@ -117,6 +151,54 @@ def _of_keys(
     if is_whole or verb in ("prepare", "benchmark"):
         found += unread(typed, values, keys.declared(verb))
     return found + check_learning.validate(values, environ, partial=not is_whole)
+
+
+def _is_one_of_sweep(config: DictConfig, environ: Mapping[str, str]) -> bool:
+    """Return whether this process runs one job of a sweep."""
+    only = _value(config, "sweep.job", "auto")
+    return isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
+
+
+def _is_whole(config: DictConfig, verb: str) -> bool:
+    """Return whether no checkpoint fills in the options that are not typed."""
+    is_whole = verb in ("train", "doctor") or ("checkpoint" in config and _value(config, "checkpoint") is None)
+    return is_whole and _value(config, "resume") in (None, "auto")
+
+
+def _value(config: DictConfig, key: str, default: Any = None) -> Any:
+    """Return the value, or the default if the key is missing or does not resolve, which the checks report."""
+    try:
+        return OmegaConf.select(config, key, default=default)
+    except OmegaConfBaseException:
+        return default
+
+
+def _of_sweep(config: DictConfig, is_multirun: bool) -> list[Mistake]:
+    only = _value(config, "sweep.job", "auto")
+    if only == "auto" or is_multirun:
+        return []
+    what = f"sweep.job={only} selects jobs of -m, but -m is not set"
+    return [Mistake(what, ("sweep.job",), (Fix(("-m",), said="add -m"),))]
+
+
+def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bool) -> list[Mistake]:
+    """Return a mistake if the run folder cannot be created. hydra: the hydra node."""
+    if verb in (*commands.USE_MODEL, "doctor"):
+        return []
+    key = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
+    try:
+        folder = Path(str(OmegaConf.select(hydra, key.removeprefix("hydra.")))).absolute()
+        reason = not_writable_reason(folder)
+    except OmegaConfBaseException as error:
+        is_typed = key in map(keys.key_of, typed)  # else the key in it is reported
+        what = f"{key} does not resolve: {first_sentence(error)}"
+        return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))] if is_typed else []
+    except OSError as error:
+        return [Mistake(f"{error.filename} cannot be used as a path: {error.strerror}", hint="type another path")]
+    if not reason:
+        return []
+    what = f"{key} must be a folder that can be created ({folder}), but {reason}"
+    return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))]
 
 
 def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:

@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from imagenet_ddp.cli.files import Files
+from imagenet_ddp.cli.options import Files
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.mistakes import Mistake

@@ -28,6 +28,23 @@ MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
 PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only swap
 
 
+def check(
+    config: CommonConfig,
+    environ: Mapping[str, str],
+    place: Place | None = None,
+    *,
+    verb: str,
+    typed: Sequence[str],
+    multirun: bool,
+) -> tuple[Place | None, list[Mistake]]:
+    """Return (the place of this command; the mistakes of its launcher and devices). place: if it is known; the result
+    is None if the launcher is not recognised. multirun: whether this process runs several jobs."""
+    if verb == "doctor":  # whose checks look for the launcher
+        return None, validate_options(config)
+    place, found = (place, []) if place else find(config, environ, verb=verb, typed=typed)
+    return place, found + validate(config, environ, place, verb=verb, typed=typed, multirun=multirun)
+
+
 def validate(
     config: CommonConfig,
     environ: Mapping[str, str],

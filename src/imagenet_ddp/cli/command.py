@@ -17,10 +17,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import help, hydra_flags, overrides
+from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
 from imagenet_ddp.cli.parse import RefusedError, command_line
 from imagenet_ddp.cli.request import Request
+from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -109,7 +110,7 @@ def _whole(request: Request) -> DictConfig:
 def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, str]], T]) -> T:
     """Return the plan that `read` makes from argv. If Hydra only prints something (--help, --cfg), let it print and
     exit."""
-    if hydra_flags.only_prints(argv):
+    if only_prints(argv):
         request(verb, argv)
     return read(argv, os.environ)
 

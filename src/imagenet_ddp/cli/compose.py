@@ -2,25 +2,27 @@
 its values. Does not import torch."""
 
 import contextlib
+import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli.explain import FREE, SEARCH_INSTEAD, in_file, refused
-from imagenet_ddp.cli.files import Files
-from imagenet_ddp.cli.options import HYDRA, Option
-from imagenet_ddp.cli.overrides import typed_config
-from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.cli import check_files
+from imagenet_ddp.cli.explain import FREE, in_file, refused
+from imagenet_ddp.cli.options import HYDRA, Files, Option
+from imagenet_ddp.config.keys import declared, leaves
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.data.sources.registry import implied, options_for
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -32,16 +34,31 @@ RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set k
 class Job:
     """One job of a command line, composed.
 
-    config: of all options that fit, with the hydra node; interpolations are unresolved. mistakes: in the other options.
-    wrong: groups of which the config has the default, because the typed choice is a mistake.
+    config: of all options that fit, without the hydra node; interpolations are unresolved. hydra: the hydra node, in
+    which they resolve. mistakes: in the other options. wrong: groups of which the config has the default, because the
+    typed choice is a mistake. place: where this command runs it; None where no launcher is recognised.
     """
 
+    options: Sequence[Option]
     config: DictConfig
+    hydra: DictConfig
     mistakes: list[Mistake]
     wrong: set[str]
+    place: Place | None = None
 
 
-def compose(verb: str, files: Files, options: Sequence[Option]) -> Job:
+def compose(
+    verb: str, files: Files, jobs: Sequence[Sequence[Option]], wrong: Set[str]
+) -> tuple[list[Job], list[Mistake]]:
+    """Compose the jobs of a command line. Return (jobs, mistakes in the files of --config-dir). wrong: keys of words
+    that are mistakes."""
+    done = [_job(verb, files, options, wrong) for options in jobs]
+    if files.own_folder is None:
+        return done, []
+    return done, check_files.validate(files, [job.hydra.runtime.choices for job in done], declared(verb))
+
+
+def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) -> Job:
     """Compose one job in layers: the defaults, the recipe of the data, the experiment, what is chosen on the command
     line, its values, and what follows from the data.
 
@@ -52,8 +69,8 @@ def compose(verb: str, files: Files, options: Sequence[Option]) -> Job:
     resume = next((option.value for option in reversed(options) if option.key == "resume"), None)
     if resume not in (None, "", "auto"):
         options = list(map(_over_stored, options))
-    job = _in_layers(verb, files, options)
-    if missing := _missing_data_options(verb, job, options):
+    composed = _in_layers(verb, files, options)
+    if missing := _missing_data_options(verb, composed, options):
         root = next(option for option in reversed(options) if option.key == "data.root")
         what = (
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "
@@ -63,9 +80,9 @@ def compose(verb: str, files: Files, options: Sequence[Option]) -> Job:
         more = (word.partition("=") for word in missing)
         typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" * (key == "data"), key == "data")
                  for key, _, value in more]  # fmt: skip
-        job = _in_layers(verb, files, [*options, *typed])
-        job.mistakes.insert(0, mistake)
-    config = job.config
+        composed = _in_layers(verb, files, [*options, *typed])
+        composed.mistakes.insert(0, mistake)
+    config = composed.config
     _name_after_own_classes(config)
     if verb not in (*commands.USE_MODEL, "evaluate"):
         with contextlib.suppress(OmegaConfBaseException, OSError):  # the checks report both
@@ -73,7 +90,10 @@ def compose(verb: str, files: Files, options: Sequence[Option]) -> Job:
                 config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
     elif typed := _value(config, "checkpoint"):
         config.checkpoint = str(CheckpointStore.to_use(Path(typed)))
-    return job
+    bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
+    with open_dict(bare):
+        bare.pop("hydra", None)
+    return Job(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
 
 
 def _over_stored(option: Option) -> Option:
@@ -84,7 +104,13 @@ def _over_stored(option: Option) -> Option:
     return replace(option, sign="++", value=None if option.sign == "~" else option.value)
 
 
-def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> Job:
+class _Composed(NamedTuple):
+    config: DictConfig  # with the hydra node
+    mistakes: list[Mistake]
+    wrong: set[str]
+
+
+def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Composed:
     chosen = [option for option in options if option.for_hydra]
     if any(each.key == "data._target_" for each in options) and not any(
         each.key in ("data", "recipe") for each in chosen
@@ -93,13 +119,13 @@ def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> Job:
     job = _of_files(verb, files, chosen)
     for option in chosen:
         if option.key in RECIPE_GROUPS and option.key not in job.wrong and not option.sign:
-            for path, value in leaves(files.content(option.key, str(option.value)), f"{option.key}.").items():
+            for path, value in leaves(_content(files, option.key, str(option.value)), f"{option.key}.").items():
                 OmegaConf.update(job.config, path, value, merge=True)
     for option in options:
         if option.for_hydra:
             continue
         try:
-            set_value(job.config, option)
+            _set_value(job.config, option)
         except Exception as error:
             if not (option.key.startswith(FREE) and {option.key.partition(".")[0], "experiment"} & job.wrong):
                 job.mistakes.append(refused(option, error, verb, files))  # else the file that was meant may have it
@@ -118,7 +144,7 @@ def _name_after_own_classes(config: DictConfig) -> None:
         config.name = name["name"]
 
 
-def _missing_data_options(verb: str, job: Job, options: Sequence[Option]) -> list[str]:
+def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) -> list[str]:
     """Return the options to type if data.root is typed without data=. That folder holds the user's images, among which
     the default, data=shapes, would generate its own. Return [] if a checkpoint, an experiment or a _target_ determines
     the data."""
@@ -139,17 +165,17 @@ def _value(config: DictConfig, key: str) -> Any:
         return None
 
 
-def sweeper_params(verb: str, files: Files, options: Sequence[Option]) -> tuple[list[str], list[Mistake]]:
-    """Return (the words of a sweep in hydra.sweeper.params, mistakes in the choice of a sweeper)."""
-    chosen = [option for option in options if option.for_hydra and not option.jobs]
-    sweeper: Any = OmegaConf.select(_of_files(verb, files, chosen, RunMode.MULTIRUN).config, "hydra.sweeper") or {}
-    if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-        what = "hydra/sweeper must be basic, because all jobs are checked first"
-        return [], [Mistake(what, ("hydra/sweeper",), hint=SEARCH_INSTEAD)]
-    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], []
+def _content(files: Files, group: str, name: str) -> Mapping[str, Any]:
+    """Return the values in a file, without its list of defaults; {} if there is no such file."""
+    path = f"{group}/{name}"
+    for source in files.loader.get_sources():
+        if source.available() and source.is_config(path):
+            content: Any = OmegaConf.to_container(source.load_config(path).config, resolve=False)
+            return {key: value for key, value in (content or {}).items() if key != "defaults"}
+    return {}
 
 
-def _of_files(verb: str, files: Files, chosen: Sequence[Option], mode: RunMode = RunMode.RUN) -> Job:
+def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Composed:
     """Compose the files alone. Hydra stops at its first error: if it refuses the choices as a whole, they are added one
     by one."""
     # Hydra would silently ignore an unknown recipe, because a data source of your own has none
@@ -157,20 +183,20 @@ def _of_files(verb: str, files: Files, chosen: Sequence[Option], mode: RunMode =
     found, wrong = [refused(each, HydraException(), verb, files) for each in unknown], {each.key for each in unknown}
     left, kept = [each for each in chosen if each not in unknown], list[Option]()
     with contextlib.suppress(Exception):  # the mistakes are found below
-        return Job(files.compose([each.for_hydra for each in left], mode), found, wrong)
+        return _Composed(files.compose([each.for_hydra for each in left], RunMode.RUN), found, wrong)
     try:
-        config = files.compose([], mode)
+        config = files.compose([], RunMode.RUN)
     except Exception as error:
         reason, hint = in_file(error, files.config_name, is_group=True)
         raise ConfigError(Mistake(f"the configuration cannot be composed: {reason}", hint=hint)) from error
     for option in left:
         try:
-            config = files.compose([each.for_hydra for each in (*kept, option)], mode)
+            config = files.compose([each.for_hydra for each in (*kept, option)], RunMode.RUN)
             kept.append(option)
         except Exception as error:
             found.append(refused(option, error, verb, files))
             wrong.add(option.key)
-    return Job(config, found, wrong)
+    return _Composed(config, found, wrong)
 
 
 def _is_unknown_name(option: Option, files: Files) -> bool:
@@ -178,7 +204,7 @@ def _is_unknown_name(option: Option, files: Files) -> bool:
     return is_name and option.value not in files.names(option.key)
 
 
-def set_value(config: DictConfig, option: Option) -> None:
+def _set_value(config: DictConfig, option: Option) -> None:
     """Change one value of a composed config in place, as Hydra does. Raises the error of OmegaConf if the value is
     refused, and HydraException if there is nothing to delete, or if +key exists already."""
     key, value = option.key, option.value

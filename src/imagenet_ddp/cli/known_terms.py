@@ -4,15 +4,12 @@ The table of other programs is known_terms.txt, from which hints and docs/coming
 torch.
 """
 
-import itertools
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.mistakes import Fix, Mistake
 
 
@@ -83,48 +80,9 @@ REMOVED = {
 }
 
 
-LOCAL_RANK = ("--local-rank", "--local_rank")  # torch.distributed.launch adds it, with =N
-
-
-def split_options(argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (argv without --local-rank and the options of other programs with their values; a mistake for each)."""
-    rest, kept, found = list(argv), [], []
-    while rest:
-        token = rest.pop(0)
-        name, equals, value = token.partition("=")
-        if name in LOCAL_RANK and equals:
-            continue
-        if not token.startswith("-") or len(token) == 1 or name in hydra_flags.NAMES:
-            kept.append(token)
-            continue
-        term = BY_NAME.get(plain(name))
-        values = [value] if equals else _values(term, rest)
-        del rest[: 0 if equals else len(values)]
-        found.append(_mistake([token] if equals else [token, *values], term, values))
-    return kept, found
-
-
-def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
-    """Return the leading words that are an option's values: one, and numbers that follow it. A path is a value only if
-    the option takes one; else it is the data folder, which other programs accept without an option."""
-    if not rest or "=" in rest[0] or re.match(r"-(?!\d)", rest[0]):
-        return []
-    if Path(rest[0]).exists() and (term is None or "{}" not in term.here):
-        return []
-    return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
-
-
-def _mistake(typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
-    """Return the mistake of typing an option of another program. typed: its words, with its values."""
-    option = " ".join(typed)
-    if term is None:
-        hint = "options are typed as KEY=VALUE; `--help` shows examples"
-        return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
-    value = values[0] if values else "VALUE"
-    here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
-    options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
-    fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")
-    return Mistake(f"{option} is an option of another program", fixes=(fix,), typed=tuple(typed))
+def term_of(name: str) -> Term | None:
+    """Return what is known of an option of another program, such as --batch-size."""
+    return BY_NAME.get(plain(name))
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:

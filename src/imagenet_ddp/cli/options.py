@@ -1,4 +1,4 @@
-"""Read each word of a command line once, by the type that the schema declares for its key.
+"""Read each word KEY=VALUE of a command line once, by the type that the schema declares for its key.
 
 A key that is declared as text takes its characters: 2024_11_26 and 1.10 are no numbers, and a value that is the path of
 a file or folder is that path, whatever its characters mean elsewhere. Everything else follows Hydra's grammar, by which
@@ -8,22 +8,30 @@ the values of a sweep are split first. Does not import torch.
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
 from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli.explain import first_sentence, has_several_values, not_readable
-from imagenet_ddp.cli.files import Files
-from imagenet_ddp.config import keys
-from imagenet_ddp.config.keys import Key, declared
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, SWEPT, has_several_values, not_readable
+from imagenet_ddp.cli.words import Words
+from imagenet_ddp.config import conf_dir, keys
+from imagenet_ddp.config.keys import Key, declared, key_of
+from imagenet_ddp.mistakes import Mistake, without
+from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import exists, expand_home
-from imagenet_ddp.system.text import without_secrets
+from imagenet_ddp.system.text import first_sentence, without_secrets
 
 # text in quotes, or neither a list, nor a call, nor an interpolation
 _WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
@@ -50,6 +58,79 @@ class Option:
     for_hydra: str = ""
     is_choice: bool = False
     jobs: tuple["Option", ...] = ()
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The options of a command line. jobs: those of each job, of which there are several with -m. names: the options
+    that distinguish each job. mistakes: in options that are left out."""
+
+    options: list[Option]
+    jobs: list[list[Option]]
+    names: list[str]
+    is_multirun: bool
+    mistakes: list[Mistake]
+
+
+class Files:
+    """The config files of one command: those of conf/, then those of --config-dir. Of two files of one name, Hydra
+    reads that of conf/."""
+
+    @hold_signals()
+    def __init__(self, verb: str, config_name: str, config_dir: str | None):
+        self.config_name = config_name
+        self.own_folder = Path(config_dir).absolute() if config_dir is not None else None
+        state = GlobalHydra.instance()
+        outer, state.hydra = state.hydra, None  # a job of a sweep is read within hydra.main
+        try:
+            with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
+                hydra: Any = state.hydra
+                loader: ConfigLoader = hydra.config_loader
+        finally:
+            state.hydra = outer
+        if self.own_folder is not None:
+            search_path = loader.get_search_path()
+            path, before_schema = f"file://{self.own_folder}", SearchPathQuery(provider="schema")
+            search_path.prepend(provider="command-line", path=path, anchor=before_schema)  # as Hydra itself does
+            loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
+        self.loader = loader
+        # group -> its choices; [] if the key is not a group. Hydra looks at every file again, which takes 30 ms.
+        self.names: Callable[[str], list[str]] = functools.cache(
+            functools.partial(loader.get_group_options, config_name=config_name)
+        )
+        # (options that choose files, and those of hydra.*, in Hydra's grammar; mode) -> the config of the files. Raises
+        # any exception of Hydra, OmegaConf or YAML.
+        self.compose: Callable[[list[str], RunMode], DictConfig] = hold_signals()(
+            functools.partial(loader.load_configuration, config_name)
+        )
+
+
+def read(verb: str, words: Words, files: Files) -> Typed:
+    """Read the words KEY=VALUE of a command line, and the values that its files give to sweep."""
+    reader = OptionReader(verb, files)
+    options, found = reader.read(words.typed, sweeps=words.flags.multirun)
+    if not (words.flags.multirun or any(option.word.upper() == "HYDRA.MODE=MULTIRUN" for option in options)):
+        return Typed(options, [options], [""], False, found)
+    flags = [word for word in words.argv if word in ("-m", "--multirun") or key_of(word) == "hydra.mode"] or ["-m"]
+    if verb not in SWEPT:
+        what = f"{flags[0]} starts several jobs, but {verb} runs one"
+        found.append(Mistake(what, fixes=(without(*flags),)))
+    params, more = _sweeper_params(files, options)
+    swept, mistakes = reader.read(params, sweeps=True)
+    return Typed(options, *_split_jobs([*swept, *options]), True, found + more + mistakes)
+
+
+def _sweeper_params(files: Files, options: Sequence[Option]) -> tuple[list[str], list[Mistake]]:
+    """Return (the words of a sweep in hydra.sweeper.params, mistakes in the choice of a sweeper)."""
+    chosen = [option.for_hydra for option in options if option.for_hydra and not option.jobs]
+    try:
+        sweeper: Any = OmegaConf.select(files.compose(chosen, RunMode.MULTIRUN), "hydra.sweeper") or {}
+    except Exception:  # compose.py finds the mistake
+        return [], []
+    if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
+        what = "hydra/sweeper must be basic, because all jobs are checked first"
+        return [], [Mistake(what, ("hydra/sweeper",), hint=SEARCH_INSTEAD)]
+    return [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], []
 
 
 @functools.cache
@@ -92,7 +173,7 @@ class OptionReader:
                     what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
                     found.append(Mistake(what, hint="type the values as a,b,c or range(1,4)"))
         # only the first: the others are often parts of the same quoted value
-        found = [not_readable(self.verb, word, self.files, self.can_read) for word in unreadable[:1]] + found
+        found = [not_readable(self.verb, word, self.files.names, self.can_read) for word in unreadable[:1]] + found
         return options, found
 
     def can_read(self, word: str) -> bool:
@@ -167,7 +248,7 @@ class OptionReader:
         return words
 
 
-def split_jobs(options: Iterable[Option]) -> tuple[list[list[Option]], list[str]]:
+def _split_jobs(options: Iterable[Option]) -> tuple[list[list[Option]], list[str]]:
     """Return (the options of each job of a sweep, the options that distinguish each job). Of a key that is typed twice,
     the last word counts."""
     own = [option for option in options if option.key.startswith(HYDRA)]

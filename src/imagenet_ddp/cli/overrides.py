@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -14,14 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config.keys import key_of
-from imagenet_ddp.config.section import Section, to_config
 from imagenet_ddp.config.stored import literal
 from imagenet_ddp.system.text import uv_run, without_secrets
-
-if TYPE_CHECKING:
-    from imagenet_ddp.cli.parse import Request
-
-T = TypeVar("T", bound=Section)
 
 
 def quoted(option: str) -> str:
@@ -74,10 +68,10 @@ def merge_overrides(
     return merged
 
 
-def follow_image_size(data: DictConfig, request: "Request", size: int, resize: int | None) -> None:
+def follow_image_size(data: DictConfig, typed: Sequence[str], size: int, resize: int | None) -> None:
     """If data.image_size is typed without data.val_resize, keep the share of the image in the crop, in place: the
     stored val_resize belongs to the stored size. size, resize: the stored values."""
-    is_alone = typed_value(request, "data.image_size") is not None and typed_value(request, "data.val_resize") is None
+    is_alone = typed_value(typed, "data.image_size") is not None and typed_value(typed, "data.val_resize") is None
     if is_alone and resize is not None and isinstance(data.image_size, int) and data.val_resize == resize:
         data.val_resize = round(resize * data.image_size / size)
 
@@ -113,16 +107,9 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
 
 
-def typed_config(config: DictConfig, cls: type[T], *, partial: bool = False) -> T:
-    """Return the composed config as the object that the code reads, interpolations resolved. partial: keys may be
-    missing, because a checkpoint fills them in."""
-    content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
-    return to_config(content, cls)
-
-
-def typed_value(request: "Request", key: str) -> str | None:
-    """Return the value typed for a key, the last one if it was typed twice."""
-    values = [option.partition("=")[2] for option in request.typed if key_of(option) == key]
+def typed_value(typed: Sequence[str], key: str) -> str | None:
+    """Return the value typed for a key, the last one if it was typed twice. typed: the options as typed."""
+    values = [option.partition("=")[2] for option in typed if key_of(option) == key]
     return values[-1].strip("'\"") if values else None
 
 

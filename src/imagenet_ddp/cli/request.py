@@ -1,11 +1,16 @@
-"""A command line without any mistake that can be found before torch is imported."""
+"""A command line without any mistake that can be found before torch is imported, or its mistakes."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli.options import Option
+from imagenet_ddp.cli.compose import Job
+from imagenet_ddp.cli.options import Option, Typed
+from imagenet_ddp.cli.words import Words
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 
 
 @dataclass(frozen=True)
@@ -38,3 +43,48 @@ class Request:
     def hydra(self) -> DictConfig:
         """The hydra node of the first job."""
         return self.hydra_nodes[0]
+
+
+class RefusedError(ConfigError):
+    """Mistakes in a command line, with what could be read of it. Other nodes of the run may wait for this command."""
+
+    def __init__(self, mistakes: Sequence[Mistake], request: Request):
+        super().__init__(mistakes)
+        self.request = request
+
+
+def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Job], in_files: Sequence[Mistake]) -> Request:
+    """Return the request if it has no mistake. Raises RefusedError with all mistakes: those of words and options, those
+    in files, and those of the jobs."""
+    request = Request(
+        verb,
+        words.argv,
+        words.typed,
+        typed.options,
+        typed.is_multirun,
+        bool(words.is_answered or words.flags.cfg or words.flags.info),
+        words.flags.cfg,
+        words.flags.resolve,
+        typed.names,
+        [[option.word for option in job.options] for job in jobs],
+        [job.config for job in jobs],
+        [job.hydra for job in jobs],
+        places=[job.place for job in jobs],
+    )
+    jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
+    for number, job in enumerate(jobs):
+        for mistake in dict.fromkeys(job.mistakes):
+            jobs_of.setdefault(mistake, []).append(number)
+    found = [*words.mistakes, *typed.mistakes, *in_files]
+    found += [_with_jobs(mistake, numbers, typed.names) for mistake, numbers in jobs_of.items()]
+    if found:
+        raise RefusedError(list(dict.fromkeys(found)), request)
+    return request
+
+
+def _with_jobs(mistake: Mistake, numbers: Sequence[int], names: Sequence[str]) -> Mistake:
+    """Name the jobs that have a mistake, unless all jobs have it."""
+    if len(numbers) == len(names):
+        return mistake
+    jobs = f"Job {numbers[0]} ({names[numbers[0]]}){' and others' if len(numbers) > 1 else ''}"
+    return replace(mistake, what=f"{jobs}: {mistake.what}")

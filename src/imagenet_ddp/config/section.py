@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end
@@ -63,6 +64,13 @@ def to_config(values: Mapping[str, Any], cls: type[T]) -> T:
             if name in values
         }
     )
+
+
+def typed_config(config: DictConfig, cls: type[T], *, partial: bool = False) -> T:
+    """Return the composed config as the object that the code reads, interpolations resolved. partial: keys may be
+    missing, because a checkpoint fills them in."""
+    content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
+    return to_config(content, cls)
 
 
 def to_plain(value: Any) -> Any:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
-from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_config, typed_value
+from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
 from imagenet_ddp.config.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfig
-from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -86,9 +86,9 @@ def decide(
 ) -> Job:
     """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
-    run_key, typed = place.run_key, typed_value(request, "experiment")
+    run_key, typed = place.run_key, typed_value(request.typed, "experiment")
     experiment = None if typed == "null" else typed
-    earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request, "hydra.run.dir") is not None
+    earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request.typed, "hydra.run.dir") is not None
     again = started_before(request, environ)
     new_folder = partial(
         folder.new_folder, Path(request.hydra.run.dir), is_typed=is_typed, options=request.typed, run_key=run_key,
@@ -205,7 +205,7 @@ def _resumed_config(
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
-    follow_image_size(merged.data, request, stored["data"]["image_size"], stored["data"].get("val_resize"))
+    follow_image_size(merged.data, request.typed, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
     here = place.num_nodes, place.local_world_size if place.is_node and not place.is_alone else None
     if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):
@@ -226,7 +226,7 @@ def checked(
 ) -> T:
     """Return a config that was composed from several sources, typed. Raises ConfigError for all of its mistakes.
     stored_in: the checkpoint of which the config is, overridden by the typed options; None: all of it is typed."""
-    mistakes = parse.check(config, environ, request.verb, request.typed)[0]
+    mistakes = check_config.check(config, environ, request.verb, request.typed)[0]
     if stored_in is not None:
         mistakes = check_config.refused_of_stored(config, request.configs[0], request.verb, str(stored_in)) + mistakes
     if mistakes:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
-from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place

@@ -69,7 +69,7 @@ def find_earlier(request: parse.Request, environ: Mapping[str, str], run_key: st
     """Return the run that this command continues. run_key: name that the launcher gives to the run's folder. Raises
     ConfigError if resume=PATH names no checkpoint, or if all checkpoints are damaged."""
     option, wanted = request.configs[0].resume, Path(request.hydra.run.dir)
-    typed_dir = wanted if typed_value(request, "hydra.run.dir") is not None else None
+    typed_dir = wanted if typed_value(request.typed, "hydra.run.dir") is not None else None
     if started_before(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         if own and CheckpointStore.of_run(own).files():
@@ -149,7 +149,7 @@ def _newest_of(run_dir: Path, why: str) -> Earlier:
 def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
     """Raise ConfigError if the images of a stored run are neither where it had them nor typed. stored: this package's
     entry in its checkpoint."""
-    is_typed = any(typed_value(request, key) is not None for key in ("data", "data._target_", *paths.DATA))
+    is_typed = any(typed_value(request.typed, key) is not None for key in ("data", "data._target_", *paths.DATA))
     if not is_typed and (mistakes := paths.lost_data(stored.get("folder"), stored["config"])):
         raise ConfigError(mistakes)
 

@@ -15,12 +15,11 @@ from imagenet_ddp.cli.overrides import (
     lay_over,
     merge_overrides,
     quoted,
-    typed_config,
     typed_value,
 )
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.errors import ConfigError
@@ -62,7 +61,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
-    if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
+    if any(typed_value(request.typed, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ, cls)
     stored = read(checkpoint)[KEY]
     if request.verb == "evaluate":
@@ -72,12 +71,13 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     before = to_config(stored["config"]["data"], DataConfig)
     of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
     for key, value in {**stored["eval_transform"], **of_files}.items():
-        if typed_value(request, f"data.{key}") is None:
+        if typed_value(request.typed, f"data.{key}") is None:
             lay_over(merged, {"data": {key: value}})
     now = typed_config(merged.data, DataConfig, partial=True)
-    follow_image_size(merged.data, request, *(stored["eval_transform"][key] for key in ("image_size", "val_resize")))
-    is_typed = typed_value(request, "data.val_fraction") is not None
-    if not is_typed and typed_value(request, "data.root") and _source(before) != _source(now):
+    image_size, val_resize = (stored["eval_transform"][key] for key in ("image_size", "val_resize"))
+    follow_image_size(merged.data, request.typed, image_size, val_resize)
+    is_typed = typed_value(request.typed, "data.val_fraction") is not None
+    if not is_typed and typed_value(request.typed, "data.root") and _source(before) != _source(now):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint):
         raise ConfigError(mistakes)
@@ -90,13 +90,13 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
 
     merged = copy.deepcopy(request.configs[0])
-    if request.verb == "evaluate" and not any(typed_value(request, key) for key in NAMES_DATA):
+    if request.verb == "evaluate" and not any(typed_value(request.typed, key) for key in NAMES_DATA):
         options = options_for(merged.data.root) if merged.data.root else ["data=imagenet", "data.root=FOLDER"]
         raise ConfigError(
             "data must be set, because these weights do not say on which images to evaluate them, got none. "
             f"Hint: set {shlex.join(map(quoted, options))}."
         )
-    if not any(typed_value(request, key) for key in (*NAMES_DATA, "data.exif_orientation")):
+    if not any(typed_value(request.typed, key) for key in (*NAMES_DATA, "data.exif_orientation")):
         merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
     use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
     return _checked(merged, request, environ, cls)

@@ -19,7 +19,8 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli import command, hydra_flags, overrides, parse
+from imagenet_ddp.cli import command, overrides, parse
+from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
@@ -40,7 +41,7 @@ def expand_resume(argv: list[str]) -> list[str]:
     """Put the stored options of sweep.resume=DIR before the typed options. Without sweep.resume, return argv unchanged.
     Raises ConfigError if DIR is not the folder of a sweep."""
     words = [word for word in argv if overrides.key_of(word) == "sweep.resume" and not word.endswith("=null")]
-    if not words or hydra_flags.only_prints(argv):
+    if not words or only_prints(argv):
         return argv
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(overrides.key_of(word) == "hydra.sweep.dir" for word in argv):
@@ -134,7 +135,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     """Return the job with this number as a separate request, with a folder in the sweep's folder. Raises ConfigError if
     the sweep's folder is not known."""
     wanted, key = Path(request.hydra.sweep.dir), slurm.sweep_key(environ)
-    if overrides.typed_value(request, "hydra.sweep.dir") is None:
+    if overrides.typed_value(request.typed, "hydra.sweep.dir") is None:
         if key is None:
             raise ConfigError(
                 f"sweep.job={number} requires the folder of the sweep. "
@@ -286,7 +287,7 @@ def _sweep_dir(request: parse.Request) -> Path:
         return wanted
     return folder.new_folder(
         wanted,
-        is_typed=bool(overrides.typed_value(request, "hydra.sweep.dir")),
+        is_typed=bool(overrides.typed_value(request.typed, "hydra.sweep.dir")),
         options=request.typed,
         run_key=slurm.sweep_key(os.environ),
         again=restarted(os.environ),

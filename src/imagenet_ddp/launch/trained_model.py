@@ -125,7 +125,7 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
              "interpolation": ("bilinear",), "fit": ("crop",), "mean": (None,), "std": (None,)}  # fmt: skip
 
     def is_free(key: str) -> bool:
-        return typed_value(request, f"data.{key}") is None and not (is_training and data[key] not in usual[key])
+        return typed_value(request.typed, f"data.{key}") is None and not (is_training and data[key] not in usual[key])
 
     free = [key for key in facts.data if is_free(key)]
     own = facts.data_at(facts.data["image_size"] if "image_size" in free else data.image_size)

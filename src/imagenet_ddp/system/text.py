@@ -72,6 +72,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def first_sentence(error: BaseException) -> str:
+    """Return the first line of an error's text, ending in a full stop."""
+    return first_line(error).rstrip(".") + "."
+
+
 def load_error(error: BaseException) -> str:
     """Return why torch.load(weights_only=True) refused a file, without its advice to load the file unsafely."""
     if found := re.search(r"GLOBAL (\S+)", str(error)):

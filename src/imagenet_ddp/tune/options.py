@@ -8,12 +8,12 @@ from typing import Any, cast
 import yaml
 from omegaconf import OmegaConf, open_dict
 
-from imagenet_ddp.cli import overrides, parse
+from imagenet_ddp.cli import check_config, overrides, parse
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
-from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, without
 from imagenet_ddp.runs.folder import make_given, make_new, refuse_links
@@ -70,13 +70,13 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     else:
         parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes
-    train_mistakes = parse.check(config, environ, "train", typed)[0]
+    train_mistakes = check_config.check(config, environ, "train", typed)[0]
     found += train_mistakes or search_space.check_values(parameters, config, environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
-    slots = make_slots(overrides.typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
-    is_given = overrides.typed_value(request, "hydra.run.dir") is not None
+    slots = make_slots(typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
+    is_given = overrides.typed_value(request.typed, "hydra.run.dir") is not None
     folder = _folder(Path(request.hydra.run.dir).absolute(), train_argv, {each.key: each.entry for each in parameters},
                      is_given=is_given)  # fmt: skip
     requeue = is_given and config.cluster.requeue

@@ -10,11 +10,11 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.explain import first_sentence
+from imagenet_ddp.cli import check_config
 from imagenet_ddp.config.keys import declared, key_of
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.system.text import first_sentence
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -139,7 +139,7 @@ def check_values(
             try:
                 with open_dict(changed):
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
-                mistakes = parse.check(changed, environ, "train", typed)[0]
+                mistakes = check_config.check(changed, environ, "train", typed)[0]
             except OmegaConfBaseException as error:
                 mistakes = [Mistake(f"{parameter.key}={shown(value)}: {first_sentence(error)}", (parameter.key,))]
             found += [replace(mistake, what=f"search.{parameter.key}: {mistake.what}") for mistake in mistakes]

@@ -1,0 +1,84 @@
+"""Explain words of a command line that cannot be read. Does not import torch."""
+
+import shlex
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+
+from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.data.sources.registry import options_for
+from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.system.files import exists
+
+SWEPT = ("train", "submit")  # commands that accept -m
+SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
+
+
+def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_read: Callable[[str], bool]) -> Mistake:
+    """Explain a word that does not follow Hydra's grammar. names: group -> its choices."""
+    key, equals, value = word.partition("=")
+    bare, keys = key.lstrip("+~"), declared(verb)
+    if not equals or not bare:
+        what, fix = f"{shlex.quote(word)} must be key=value", _for_word(verb, word)
+        return Mistake(what, fixes=fix, hint="" if fix else "`--help` shows examples", typed=(word,))
+    if bare in keys and keys[bare].type not in (str, Any):
+        words = keys[bare].words
+        return Mistake(f"{bare} must be {words}, but cannot be read: {value}", (bare,), (fix_of(bare, keys, names),))
+    typed = as_text(key, value)
+    fixes = (Fix((typed,), said=f"put quotes around the value: `{shlex.quote(typed)}`"),) if can_read(typed) else ()
+    what = f"{shlex.quote(word)} cannot be read by Hydra's grammar"
+    return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(word,))
+
+
+def _for_word(verb: str, word: str) -> tuple[Fix, ...]:
+    """Return what to type for a word without =, which may be a checkpoint, a file or a folder; () if there is none of
+    that name."""
+    if not exists(word):
+        return ()
+    if Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar"):
+        options = [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]
+    else:
+        options = [f"images={word}"] if "images" in declared(verb) else options_for(word)
+    return (setting(*map(quoted, options)),)
+
+
+def has_several_values(verb: str, word: str, override: Override, keys: Mapping[str, Key]) -> Mistake:
+    """Explain that an option has several values although -m is not set. keys: with those of Hydra."""
+    name, _, value = word.partition("=")
+    key = name.lstrip("+")
+    known, fixes = keys.get(key), list[Fix]()
+    kind = known.type if known else None
+    if known and kind is str and known.allowed is None:
+        fixes.append(setting(as_text(name, value), aim="if this is one text"))
+    is_list = typing.get_origin(kind) is list or key == "trainer.devices"
+    if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
+        fixes.append(setting(f"{key}=[{value}]", aim="to use all of them together"))
+    if verb in SWEPT and not override.is_hydra_override() and typing.get_origin(kind) is not list:
+        fixes.append(Fix(("-m",), said="add -m to run one job per value"))
+    hint = "" if fixes else f"type one value for {override.key_or_group}"
+    return Mistake(f"{word} has several values, but -m is not set", (key,), tuple(fixes), hint)
+
+
+def as_text(key: str, value: str) -> str:
+    """Return the option for a value whose characters Hydra must not interpret."""
+    return f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+
+
+def fix_of(key: str, keys: Mapping[str, Key], names: Callable[[str], list[str]]) -> Fix:
+    """Return what to type for a key or a group. names: group -> its choices."""
+    if not keys[key].is_group:
+        return keys[key].fix
+    if choices := names(key):
+        return setting(f"{key}={simplest(choices)}")
+    inner = next(inner.fix for path, inner in keys.items() if path.startswith(f"{key}."))
+    return replace(inner, without=(key,), said=inner.words)
+
+
+def simplest(names: list[str]) -> str:
+    """Return the choice of a group that needs the fewest other settings."""
+    return next((name for name in ("none", "default", "auto", "shapes") if name in names), (names or ["NAME"])[0])
