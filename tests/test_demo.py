@@ -5,14 +5,19 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run, clean_environ
+from conftest import PROBES, Run, clean_environ
 from helpers import forked_commands
 from helpers.ports import free_port
+from helpers.train_runs import wait_for
 
+from imagenet_ddp import demo
+
+httpx = pytest.importorskip("httpx", reason="the extra demo is not installed")
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
 pytestmark = pytest.mark.slow
 
@@ -20,18 +25,24 @@ pytestmark = pytest.mark.slow
 def test_a_port_in_use(run: Run, trained: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        refused = run("demo", f"checkpoint={trained}", f"port={port}")
-    assert refused.returncode == 2 and f"port={port} cannot be opened. Hint: set" in " ".join(refused.stderr.split())
+        refused = run("demo", f"checkpoint={trained}", "host=0.0.0.0", f"port={port}")
+    said = " ".join(refused.stderr.split())
+    assert refused.returncode == 2 and f"port={port} cannot be opened. Hint: set" in said
+    assert f"everybody who reaches this machine can open the page and upload pictures. Hint: put a password into the " \
+        f"environment variable {demo.PASSWORD}" in said  # fmt: skip
     assert "Traceback" not in refused.stderr
 
 
-@pytest.fixture(scope="module")
-def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port, folder = free_port(), tmp_path_factory.mktemp("demo")
+@contextmanager
+def serving(
+    module: str, checkpoint: Path, folder: Path, **environ: str
+) -> Iterator[tuple[str, forked_commands.Command]]:
+    """Start the page, and yield its address and its command."""
+    port = free_port()
     (folder / "tmp").mkdir()
-    environ = clean_environ(TMPDIR=str(folder / "tmp"))
-    options = (f"checkpoint={trained}", f"port={port}")
-    process = forked_commands.start("imagenet_ddp.demo", *options, folder=folder, environment=environ)
+    environment = clean_environ(TMPDIR=str(folder / "tmp"), **environ)
+    options = (f"checkpoint={checkpoint}", f"port={port}")
+    process = forked_commands.start(module, *options, folder=folder, environment=environment)
     assert isinstance(process, forked_commands.Command)
     try:
         deadline = time.monotonic() + 120
@@ -42,12 +53,51 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline, process.out + process.err
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/"
+        yield f"http://127.0.0.1:{port}/", process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "tmp").rglob("*") if path.is_file()]
+
+
+@pytest.fixture(scope="module")
+def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("demo")
+    with serving("imagenet_ddp.demo", trained, folder) as (address, process):
+        yield address
     assert "Traceback" not in process.out + process.err
-    assert not [path for path in (folder / "tmp").rglob("*") if path.is_file()], "no picture is kept"
+    assert not files(folder), "no picture is kept"
+
+
+def test_a_page_for_others(trained: Path, tree: Path, tmp_path: Path):
+    """Nothing answers without the password, pictures are deleted, and nobody writes to the terminal of its owner."""
+    environ = {demo.PASSWORD: "sesame", "PYTHONPATH": PROBES}
+    with serving("short_demo", trained, tmp_path, **environ) as (address, process), httpx.Client() as client:
+        api, picture = f"{address}gradio_api", next((tree / "val").rglob("*.*")).read_bytes()
+        first = client.get(address).text + client.get(f"{address}manifest.json").text
+        assert not [word for word in ("owl", tree.name, "mobilenet") if word in first]
+        for path in ("config", "gradio_api/info", f"gradio_api/file={trained}", "gradio_api/queue/data?session_hash=a"):
+            assert client.get(address + path).status_code == 401, path
+        for path in ("call/answer", "run/answer", "queue/join"):
+            sent = {"data": [None], "fn_index": 0, "session_hash": "a"}
+            assert client.post(f"{api}/{path}", json=sent).status_code == 401, path
+        assert client.post(f"{api}/upload", files={"files": picture}).status_code == 401
+        assert client.post(f"{address}login", data={"username": "user", "password": "x"}).status_code == 400
+
+        assert client.post(f"{address}login", data={"username": "user", "password": "sesame"}).status_code == 200
+        assert client.get(f"{api}/file={trained}").status_code == 403
+        assert client.post(f"{api}/upload", files={"files": picture}).status_code == 200
+        (private,) = (path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("tmp"))
+        assert private.stat().st_mode & 0o777 == 0o700
+        wait_for(lambda: not files(tmp_path), 60)
+        for path in ("/etc/passwd\x1b[2J", str(trained)):
+            sent = {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}]}
+            event = client.post(f"{api}/call/answer", json=sent).json()["event_id"]
+            assert "event: error" in client.get(f"{api}/call/answer/{event}").text
+    assert "\x1b" not in process.out + process.err and "passwd\\x1b[2J" in process.err
 
 
 def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(

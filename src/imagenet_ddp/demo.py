@@ -1,5 +1,6 @@
 """Serve a web page that classifies the pictures dropped on it: python -m imagenet_ddp.demo checkpoint=PATH."""
 
+import contextlib
 import os
 import sys
 import warnings
@@ -10,6 +11,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
+from imagenet_ddp.system.console import Printable
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import count_noun, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
@@ -22,6 +24,7 @@ MAX_FILE_SIZE = "20mb"
 MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each of them several times
 CHECK_S, KEEP_S = 60, 300  # how often uploaded pictures are looked for, and how old they must be to be deleted
 PASSWORD = "IMAGENET_DDP_DEMO_PASSWORD"  # environment variable; a command line and a config are seen by others
+TITLE = "Image classification"
 MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
@@ -51,10 +54,11 @@ def main() -> None:
                 file=sys.stderr,
             )
         try:
-            page.queue(max_size=MAX_WAITING).launch(
-                server_name=config.host, server_port=config.port, max_file_size=MAX_FILE_SIZE, share=False, auth=auth,
-                theme=theme, footer_links=[], quiet=True,
-            )  # fmt: skip
+            with contextlib.redirect_stderr(Printable(sys.stderr)):  # of tracebacks with names that a visitor sends
+                page.queue(max_size=MAX_WAITING).launch(
+                    server_name=config.host, server_port=config.port, max_file_size=MAX_FILE_SIZE, share=False,
+                    auth=auth, theme=theme, footer_links=[], quiet=True,
+                )  # fmt: skip
         except OSError as error:
             raise ConfigError(
                 f"host={config.host} port={config.port} cannot be opened. Hint: set another port, such as "
@@ -111,7 +115,8 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
     names = f"{count_noun(len(predictor.labels), 'class')}: {shorten_list(predictor.labels)}"
-    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(CHECK_S, KEEP_S)) as page:
+    # the title of the browser's tab is shown before a password is asked for
+    with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(CHECK_S, KEEP_S)) as page:
         gradio.Markdown(f"# {escape_markdown(title)}\n{escape_markdown(names)}")
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])

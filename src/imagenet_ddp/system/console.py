@@ -2,6 +2,7 @@
 a long task, and go on or end quietly when nobody reads the output."""
 
 import errno
+import io
 import os
 import re
 import select
@@ -60,6 +61,20 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
     """Print a message and flush it. stream: None means standard error."""
     out: IO[str] = sys.stderr if stream is None else stream
     print(fit_to_terminal(for_terminal(text), out), file=out, flush=True)
+
+
+class Printable(io.TextIOBase):
+    """Write text to a stream as print_message does, for what other packages print of names that strangers chose."""
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        self._stream.write(for_terminal(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 @contextmanager
