@@ -2,8 +2,10 @@
 
 The other lines are tested beside the code: a stored config in tests/launch/test_stored_config.py, parts of checkpoints
 in tests/runs/test_checkpoint_parts.py, of results in tests/report/test_strange_folders.py, secrets in
-tests/test_secrets.py, a study of tune in tests/tune/test_study.py, the network in tests/distributed/test_strangers.py,
-archives in tests/prepare/test_imagenet.py and tests/data/sources/test_stl10.py.
+tests/test_secrets.py, a study of tune in tests/tune/test_study.py, visitors of demo in tests/test_demo.py, the network
+in tests/distributed/test_strangers.py, the copy of a checkpoint on another node in test_meet_commands.py there,
+archives in tests/prepare/test_imagenet.py and tests/data/sources/test_stl10.py, states of optimizers in
+tests/models/test_optimizers.py.
 """
 
 import io
@@ -241,8 +243,35 @@ def test_an_hdf5_file_runs_no_code(tmp_path: Path):
     with h5py.File(tmp_path / "loop.h5", "w") as file:
         for name in ("train_images", "train_labels", "val_images", "val_labels"):
             file[name] = h5py.SoftLink(f"/{name}")
-    with pytest.raises(ConfigError, match="failed"):
+    with pytest.raises(ConfigError, match="must contain its arrays itself"):
         open_arrays(str(tmp_path / "loop.h5"))
+
+
+@pytest.mark.parametrize("kind", ["external", "virtual", "link", "link to a group", "pipe"])
+@pytest.mark.timeout(60)
+def test_an_hdf5_file_reads_no_file_but_itself(kind: str, tmp_path: Path):
+    """What is in another file would be in the names of the classes and in predictions.csv."""
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret").write_bytes(b"secret")
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["labels"] = np.arange(6)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train_images"] = file["val_images"] = np.zeros((6, 8, 8, 3), np.uint8)
+        file["val_labels"] = np.arange(6)
+        if kind == "external":
+            file.create_dataset("train_labels", (6,), "uint8", external=[(str(tmp_path / "secret"), 0, 6)])
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((6,), "int64")
+            layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "labels", (6,))
+            file.create_virtual_dataset("train_labels", layout)
+        elif kind == "link to a group":
+            file["group"] = h5py.ExternalLink("other.h5", "/")
+            file["train_labels"] = h5py.SoftLink("/group/labels")
+        else:
+            file["train_labels"] = h5py.ExternalLink("pipe" if kind == "pipe" else "other.h5", "labels")
+    with pytest.raises(ConfigError, match="must contain its arrays itself, but train_labels may be in another file"):
+        open_arrays(str(tmp_path / "a.h5"))
 
 
 @pytest.mark.parametrize("size", [8 * 2**30, 2**64 - 1])

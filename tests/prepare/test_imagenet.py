@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shutil
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,6 +83,22 @@ def test_a_changed_byte(fake: FakeImageNet, out: Path):
     fake_imagenet.make(fake.folder)
     run_prepare(fake, out)
     assert files_below(out) == fake.files
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_no_member_is_written_outside(kind: bytes, fake: FakeImageNet, out: Path, tmp_path: Path):
+    """Even with the right MD5, which only the published archives have."""
+    member = tarfile.TarInfo("../../../evil" if kind == tarfile.REGTYPE else "evil")
+    member.type, member.linkname = kind, "../../../archives"
+    with tarfile.open(fake.folder / TRAIN, "w") as archive:
+        archive.addfile(member)
+        archive.addfile(tarfile.TarInfo("evil/mine" if kind == tarfile.SYMTYPE else "mine"))
+    md5 = hashlib.md5((fake.folder / TRAIN).read_bytes(), usedforsecurity=False).hexdigest()
+    torchvision_imagenet.ARCHIVE_META["train"] = (TRAIN, md5)
+    with pytest.raises(tarfile.FilterError):
+        run_prepare(fake, out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archives", "out"]
+    assert sorted(path.name for path in fake.folder.iterdir()) == sorted([TRAIN, VAL, DEVKIT])
 
 
 def test_existing_folders(fake: FakeImageNet, out: Path):

@@ -43,6 +43,11 @@ def open_arrays(
 
 def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
     with _open(file) as arrays:
+        if elsewhere := [name for name in names if file.suffix in HDF5_SUFFIXES and _is_elsewhere(arrays, name)]:
+            raise ConfigError(
+                f"{file} must contain its arrays itself, but {', '.join(elsewhere)} may be in another file (a link, "
+                "external or virtual storage). Hint: copy the arrays into one file with h5py."
+            )
         if missing := [name for name in names if name not in arrays]:
             raise ConfigError(
                 f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
@@ -89,6 +94,21 @@ def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
         )
     digest = hashlib.sha256(b"".join(images.targets.tobytes() for images in (train, val))).hexdigest()[:8]
     return Source([str(value) for value in classes], train, val, digest=digest)
+
+
+def _is_elsewhere(file: Any, name: str) -> bool:
+    """Return whether an array of an HDF5 file may be in another file, which the author of the file has chosen: what is
+    in it would get into what a run writes, and a pipe would be waited for."""
+    import h5py
+
+    node = file
+    for part in name.encode().strip(b"/").split(b"/"):
+        if not isinstance(node, h5py.Group) or not node.id.links.exists(part):
+            return False  # it is missing
+        if node.id.links.get_info(part).type != h5py.h5l.TYPE_HARD:  # pyright: ignore[reportAttributeAccessIssue]
+            return True
+        node = node[part]
+    return isinstance(node, h5py.Dataset) and (node.is_virtual or bool(node.external))
 
 
 def _open(file: Path) -> Any:
