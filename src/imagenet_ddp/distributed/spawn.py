@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.place import Address, Place
-from imagenet_ddp.system.console import discard_closed_terminal
+from imagenet_ddp.system.console import discard_closed_terminal, print_message
 from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.process import start_resource_tracker
 
@@ -126,7 +126,7 @@ class Workers:
         the first worker, (local rank, exit code) of those that failed in the order of their end, and the last signal
         that was forwarded."""
         value, open_ends, codes = None, [receiver], dict[int, int]()
-        end_at_s, stop, requests_s = math.inf, 0, list[float]()
+        end_at_s, stop, requests_s, late = math.inf, 0, list[float](), list[int]()
         try:
             while len(codes) < len(processes):
                 running = [each.sentinel for rank, each in enumerate(processes) if rank not in codes]
@@ -150,11 +150,16 @@ class Workers:
                 if end_at_s == math.inf and any(codes.values()):
                     _signal(signal.SIGTERM, processes)
                     end_at_s = now_s + END_S
+                if end_at_s == math.inf and codes.get(0) == 0:  # with the result, which the others have no part in
+                    end_at_s, late = now_s + END_S, [rank for rank in range(len(processes)) if rank not in codes]
                 if now_s > end_at_s:
                     _signal(signal.SIGKILL, processes)
         finally:
             _signal(signal.SIGKILL, processes)
-        return value, [(rank, code) for rank, code in codes.items() if code], stop
+        if killed := [rank for rank in late if codes[rank] == -signal.SIGKILL]:
+            names = ", ".join(f"local rank {rank}" for rank in killed)
+            print_message(f"{names} did not end within {END_S:g} s of local rank 0, and was killed.")
+        return value, [(rank, code) for rank, code in codes.items() if code and rank not in killed], stop
 
 
 @contextmanager
