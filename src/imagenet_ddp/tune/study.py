@@ -7,6 +7,7 @@ trial is marked as failed, and its values are enqueued as a new one. Both count 
 first, which names its folder. Does not import torch.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -125,6 +126,17 @@ class Study:
         self._asked[number] = trial
         return number, tuple(options)
 
+    def _options(self, trial: FrozenTrial) -> list[str]:
+        """Return the options of a finished trial, of those of its values that are in the search space. Not the stored
+        options, as in next_trial: a user is told to type these."""
+        options = list[str]()
+        for each in self.plan.parameters:
+            with contextlib.suppress(KeyError, ValueError):
+                value = trial.params[each.key]
+                each.distribution.to_internal_repr(value)
+                options.append(each.option(value))
+        return options
+
     def end(self, number: int, state: TrialState, top1: float | None = None) -> None:
         self._study.tell(self._asked.pop(number), values=top1, state=state)
 
@@ -183,7 +195,7 @@ class Study:
         say(self.counts())
         if (best := self.best()) is None:
             return 1
-        number, top1, options = _number_of(best), best.values[0], best.user_attrs[OPTIONS]
+        number, top1, options = _number_of(best), best.values[0], self._options(best)
         line = shell_line("train", [*self.plan.train_argv, *options])
         content = {"trial": number, "val/top1": top1, "options": options, "command": line}
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
