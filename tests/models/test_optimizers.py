@@ -430,3 +430,20 @@ def test_a_state_of_another_shape_is_refused(name: str):
     whole["param_groups"][0]["lr"] = "x"
     with pytest.raises(ValueError, match="lr of the optimizer must be a number"):
         made.load_state_dict(whole)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_fused_optimizer_of_the_user_has_the_same_check(fused: bool):
+    """Also if only the checkpoint says that it is fused. Others may have a buffer of that name in another shape."""
+    net, optim = nn.Linear(64, 8), OptimConfig(_target_="torch.optim.AdamW")
+    made = make_optimizer(optim, net, 0.1, False)
+    net(torch.ones(1, 64)).sum().backward()
+    made.step()
+    state = copy.deepcopy(made.state_dict())
+    state["state"][0]["exp_avg_sq"] = torch.zeros(3)
+    state["param_groups"][0]["fused"] = fused
+    if fused:
+        with pytest.raises(ValueError, match="exp_avg_sq must have the shape"):
+            made.load_state_dict(state)
+    else:
+        made.load_state_dict(state)

@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.
 # Tokens, positions, and the tables and small nets that compute a bias from positions.
 _EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_token|cpb_mlp|attention_biases$")
 # State of the optimizers that have a fused step. Others of torch and timm have it in the same shape.
-_LIKE_PARAMETER = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+_LIKE_PARAMETER = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "sum"}
 _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
 
 
@@ -57,7 +57,10 @@ def make_optimizer(
     """
     groups, name, arguments = parameter_groups(net, optim, lr, heads), optim.name, dict(optim.args)
     if optim.target:
-        return make("optim._target_", optim.target, arguments, params=groups, lr=lr)
+        own: Any = make("optim._target_", optim.target, arguments, params=groups, lr=lr)
+        if isinstance(own, torch.optim.Optimizer):
+            own.register_load_state_dict_post_hook(lambda made: require_state(made, only_fused=True))
+        return own
     made = _named(optim, groups, lr, fused, name, arguments)
     made.register_load_state_dict_post_hook(require_state)
     return made
@@ -89,10 +92,13 @@ def _named(
         ) from error
 
 
-def require_state(optimizer: torch.optim.Optimizer) -> None:
+def require_state(optimizer: torch.optim.Optimizer, only_fused: bool = False) -> None:
     """Raise ValueError unless the state of a checkpoint fits the parameters and settings: a fused step would read and
-    write beyond the end of a smaller buffer. For torch's register_load_state_dict_post_hook."""
+    write beyond the end of a smaller buffer. For torch's register_load_state_dict_post_hook. only_fused: an optimizer
+    of the user's own may have buffers of these names in other shapes, unless its step is torch's fused one."""
     for group in optimizer.param_groups:
+        if only_fused and not group.get("fused"):
+            continue
         if not isinstance(group["lr"], int | float | torch.Tensor):
             raise ValueError(f"lr of the optimizer must be a number, got a {type(group['lr']).__name__}")
         for parameter in group["params"]:
