@@ -86,6 +86,11 @@ class Span:
     batch_s: float = 0.0  # whole steps
     data_s: float = 0.0  # the part of them that waited for data
 
+    @classmethod
+    def of(cls, stored: Mapping[str, float]) -> "Span":
+        """Return the steps of a checkpoint."""
+        return cls(int(stored["images"]), int(stored["steps"]), float(stored["batch_s"]), float(stored["data_s"]))
+
     def add(self, other: "Span") -> None:
         self.images += other.images
         self.steps += other.steps
@@ -152,8 +157,8 @@ class StepTimes:
         return {"epoch": asdict(self.epoch), "run": asdict(self.run)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.run = Span(**state_dict["run"])
-        self._epoch_mark, self._taken = self.run.since(Span(**state_dict["epoch"])), replace(self.run)
+        self.run = Span.of(state_dict["run"])
+        self._epoch_mark, self._taken = self.run.since(Span.of(state_dict["epoch"])), replace(self.run)
 
 
 def on_cpu(values: Mapping[str, float]) -> dict[str, Tensor]:

@@ -119,7 +119,10 @@ class History(L.Callback):
         return {"rows": list(self.rows)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = state_dict["rows"]
+        rows = [{str(name): value for name, value in row.items()} for row in state_dict["rows"]]
+        if wrong := [each for row in rows for each in row.values() if not isinstance(each, int | float | None)]:
+            raise TypeError(f"a cell of metrics.csv must be a number, got a {type(wrong[0]).__name__}")
+        self.rows = [row for row in rows if row["epoch"] is not None]
 
 
 class BatchSheet(L.Callback):

@@ -51,6 +51,7 @@ class TrainLog(L.Callback):
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
         self.epoch_means: dict[str, float] | None = None  # of the last finished epoch, over all ranks
         self.begun = False  # whether this process has trained a step
+        self.updated = False  # whether this process has updated the weights
         self.failure: BaseException | None = None  # the error or stop that ended the training
         self.counts_images = False
         self._restored: Sums | None = None
@@ -72,7 +73,7 @@ class TrainLog(L.Callback):
             self.figures = task.figures
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._trainer, self._end, self.begun = trainer, None, False
+        self._trainer, self._end, self.begun, self.updated = trainer, None, False, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
         self.counts_images = task_of(pl_module) is not None
         # restored sums are those of all ranks
@@ -108,6 +109,7 @@ class TrainLog(L.Callback):
         self.train_times.end_step(batch["step_images"])
         step = trainer.global_step  # read once, because Lightning computes it on each access
         is_update, self._num_updates = step != self._num_updates, step
+        self.updated = self.updated or is_update
         # Lightning passes metrics to its loggers in exactly these steps
         if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
             self._read()
@@ -273,8 +275,9 @@ class TrainLog(L.Callback):
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
         self._restored = Sums.of(state_dict["sums"])
         self.train_times.load_state_dict(state_dict["times"])
-        for name in ("scores", "train_s", "train_cpu_s", "num_epochs"):
-            setattr(self, name, state_dict[name])
+        self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}
+        self.train_s, self.train_cpu_s = float(state_dict["train_s"]), float(state_dict["train_cpu_s"])
+        self.num_epochs = int(state_dict["num_epochs"])
         self.val_step = state_dict.get("val_step")
 
 

@@ -105,9 +105,14 @@ def decide(
             _require_own_files(run_dir, config)
         messages = (earlier.sentence,) if earlier.sentence else ()
         return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
-    from imagenet_ddp.runs.checkpoint_file import KEY, read
+    from imagenet_ddp.runs.checkpoint_file import KEY, OF_TRAINING, read
 
     stored = read(earlier.checkpoint)[KEY]
+    if missing := [name for name in OF_TRAINING if name not in stored]:
+        raise ConfigError(
+            f"{earlier.checkpoint} must be a complete checkpoint of a training, but lacks {', '.join(missing)}. "
+            "Hint: resume from another checkpoint of that run, such as previous.ckpt."
+        )
     refuse_lost_data(stored, request)
     config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place)
     changed = changes(stored["config"], config)

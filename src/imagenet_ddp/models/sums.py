@@ -43,7 +43,7 @@ class Sums:
     @classmethod
     def of(cls, numbers: Sequence[float]) -> "Sums":
         loss, *counts = numbers
-        return cls(loss, *map(int, counts))
+        return cls(float(loss), *map(int, counts))
 
     def means(self) -> dict[str, float]:
         """Return the means over the images of sums on the host; top1 and top5 are fractions."""

@@ -69,17 +69,23 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
 
 
 @contextmanager
-def restoring(checkpoint: Path | None) -> Generator[None]:
-    """Turn an error that Lightning meets while it restores the state of a checkpoint into a ConfigError."""
+def restoring(checkpoint: Path | None, updated: Callable[[], bool]) -> Generator[None]:
+    """Turn an error that Lightning meets while it restores the state of a checkpoint, or the optimizer in its first
+    step with that state, into a ConfigError. updated: returns whether the weights have been updated since then."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        files = [Path(code.co_filename).name for code in codes]
         is_there = any(
-            Path(code.co_filename).name == "checkpoint_connector.py" and code.co_name.startswith("restore")
-            for code in codes
+            name == "checkpoint_connector.py" and (code.co_name.startswith("restore") or "resume" in code.co_name)
+            for name, code in zip(files, codes, strict=True)
         )
-        if checkpoint is None or not is_there:
+        # Lightning calls the net, its loss and their gradients within a step, by a function of this name
+        in_step = "optimizer.py" in files and not any(code.co_name == "closure" for code in codes)
+        if checkpoint is None or isinstance(error, torch.OutOfMemoryError):
+            raise
+        if not is_there and (updated() or not in_step):
             raise
         raise ConfigError(
             f"{checkpoint} must hold a state that this run can continue from, but does not: {type(error).__name__}: "

@@ -70,7 +70,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         with (
             diagnosis.explained(plan),
             diagnosis.refusing(lambda: train_log.begun),
-            diagnosis.restoring(job.checkpoint),
+            diagnosis.restoring(job.checkpoint, lambda: train_log.updated),
             diagnosis.first_failure(lambda: train_log.failure, log.say),
         ):
             yield
