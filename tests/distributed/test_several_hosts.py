@@ -300,6 +300,26 @@ def test_large_packets_are_lost(two: tuple[Host, Host], small: list[str], except
     assert [files(host) for host in two] == [set(), set()]
 
 
+def test_large_packets_are_lost_in_an_evaluation(
+    two: tuple[Host, Host], trained: Trained, tree: Path, tmp_path: Path
+) -> None:
+    """After the network was tried: node 0 waits for the predictions of node 1, which waits for node 0. A stop of node
+    1 ends both."""
+    options = [f"checkpoint={trained.run_dir}", f"data.root={tree}", "data._target_=stuck_image.open_stuck", *TWO]
+    options += [f"+data.args.until={tmp_path}/until", "+data.args.report_s=0.5", "data.num_workers=0"]
+    processes = [host.popen(command(*options, verb="evaluate"), {**PROBES, **AT_ZETA}) for host in two]
+    said = "No step has ended for "
+    wait_for(lambda: said in processes[0].err or any(each.poll() is not None for each in processes))
+    for host in two:
+        host.drop_large(500, except_port=1)
+    before = processes[0].err.count(said)
+    (tmp_path / "until").touch()
+    wait_for(lambda: processes[0].err.count(said) > before or any(each.poll() is not None for each in processes))
+    processes[1].send_signal(signal.SIGTERM)
+    found = ends(*processes, timeout_s=120)
+    assert [end.code for end in found] == [128 + signal.SIGTERM] * 2, [end.printed for end in found]
+
+
 # ---- the end comes from outside -------------------------------------------------------------------------------------
 
 

@@ -101,7 +101,8 @@ class StalledStep(L.Callback):
         self.end()  # the ranks now wait for the last checkpoint
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.end()
+        if stage == "fit":  # after a validation alone, the ranks wait for each other once more
+            self.end()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.end()

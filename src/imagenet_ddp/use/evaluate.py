@@ -91,6 +91,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
         with refusing():
             connect(trainer.loggers)
             trainer.validate(module, datamodule=data, verbose=False)
+        ignored_lines = data.ignored_lines(trainer)
+        for watch in watches:  # from here on, no rank waits for another
+            watch.end()
     finally:
         data.close()
     metrics = {name: float(trainer.callback_metrics[name]) for name in VAL_METRICS}
@@ -129,7 +132,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         }
         result_files.write_config(job.run_dir, config)
         result_files.write_json(job.run_dir / "evaluation.json", result)
-    for line in (*data.ignored_lines(trainer), f"Written to {job.run_dir / 'evaluation.json'}"):
+    for line in (*ignored_lines, f"Written to {job.run_dir / 'evaluation.json'}"):
         log.say(line)
     share = ""
     if fraction is not None and data.source.train is not None:
