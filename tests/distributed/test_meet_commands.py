@@ -241,6 +241,7 @@ def test_a_file_that_is_lacking_is_sent(tmp_path: Path, monkeypatch: pytest.Monk
     for copy in found[1:]:
         assert copy is not None and copy != path and copy.name == "last.ckpt"
         assert copy.read_bytes() == path.read_bytes()
+        assert copy.parent.stat().st_mode & 0o777 == 0o700, "of nobody else on that machine"
     assert found[1] != found[2]
 
 
