@@ -81,8 +81,8 @@ def restoring(checkpoint: Path | None, updated: Callable[[], bool]) -> Generator
             name == "checkpoint_connector.py" and (code.co_name.startswith("restore") or "resume" in code.co_name)
             for name, code in zip(files, codes, strict=True)
         )
-        # Lightning calls the net, its loss and their gradients within a step, by a function of this name
-        in_step = "optimizer.py" in files and not any(code.co_name == "closure" for code in codes)
+        # within a step, Lightning calls the net, its loss and callbacks, by functions with this word in their names
+        in_step = "optimizer.py" in files and not any("closure" in code.co_name for code in codes)
         if checkpoint is None or isinstance(error, torch.OutOfMemoryError):
             raise
         if not is_there and (updated() or not in_step):
