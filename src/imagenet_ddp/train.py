@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from imagenet_ddp import BEGIN_S
 from imagenet_ddp.cli import command, overrides, parse
+from imagenet_ddp.config.figures import best_metric
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
@@ -21,7 +22,7 @@ from imagenet_ddp.training import worker
 
 
 def main() -> float | None:
-    """Return the best val/top1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after
+    """Return the best score of a validation. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after
     signal n."""
     use_utf8()
     Signals().install()
@@ -41,7 +42,7 @@ def main() -> float | None:
 
 
 def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
-    """Run one training job and return its best val/top1. in_sweep: this process also runs the next job, so this
+    """Run one training job and return its best score. in_sweep: this process also runs the next job, so this
     job gets a process of its own."""
     begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
@@ -53,7 +54,8 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         for line in job.messages:
             console.print_message(line, sys.stdout)
         leave_others(place, meeting)
-        return folder.summary(job.run_dir).get("best/val/top1")
+        found = folder.summary(job.run_dir)
+        return found.get(f"best/{best_metric(found)}")
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
             return run_ranks(worker.train, job, job.config, place, meeting, own_processes=in_sweep)

@@ -122,7 +122,8 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     """At its steps only; the last step's, and the means of all since the validation began."""
     stream = io.StringIO()
     so_far = [(8.0, 1, 2, 4), (12.0, 4, 6, 8), (12.0, 4, 6, 9)]
-    sums = (Sums(*(torch.tensor(each) for each in (loss, top1, top5)), images=n) for loss, top1, top5, n in so_far)
+    names = ("loss", "top1", "top5")
+    sums = (Sums(dict(zip(names, map(torch.tensor, totals), strict=True)), n) for *totals, n in so_far)
     module: Any = SimpleNamespace(task=OneLabel(10), device="cpu", validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1
@@ -134,7 +135,7 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     metrics.counts_images = True
     batch = {"target": torch.tensor([0, 0, 0])}
     for step in range(5):
-        outputs = {"sums": Sums(torch.tensor(4.0), torch.tensor(1), torch.tensor(1), 2)} if step != 3 else None
+        outputs = {"sums": Sums(dict(zip(names, torch.tensor([4.0, 1, 1]), strict=True)), 2)} if step != 3 else None
         for callback in (metrics, progress):
             callback.on_validation_batch_end(trainer, module, outputs, batch, step)
     log.close()

@@ -22,6 +22,8 @@ from imagenet_ddp.training.diagnosis import refusing
 pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_BATCHES = 7
 
+NAMES = ("loss", "top1", "top5")
+
 
 class Module(L.LightningModule):
     def __init__(self) -> None:
@@ -172,7 +174,7 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
 def test_sums_are_those_of_a_plain_count() -> None:
     """Over two epochs, of batches of different sizes, read in between. Equal logits are in the order of the classes."""
     torch.manual_seed(0)
-    sums, trainer, task = RunningSums(), L.Trainer(accelerator="cpu", logger=False), OneLabel(7)
+    sums, trainer, task = RunningSums(NAMES), L.Trainer(accelerator="cpu", logger=False), OneLabel(7)
 
     def equal(found: Sums, expected: list[float]) -> bool:
         return found.numbers() == pytest.approx(expected)
@@ -198,8 +200,9 @@ def test_sums_are_those_of_a_plain_count() -> None:
             assert equal(sums.take(), since)
             since = [0.0] * 4
     assert equal(sums.total(trainer), epoch)
-    assert RunningSums("cpu", Sums.of(epoch)).take() == Sums(), "a resumed run logs only its own steps"
-    assert Sums.of([3.0, 1, 2, 4]).means() == {"loss": 0.75, "top1": 0.25, "top5": 0.5}
+    resumed = RunningSums(NAMES, "cpu", Sums.of(NAMES, epoch))
+    assert resumed.take() == Sums.of(NAMES, [0, 0, 0, 0]), "a resumed run logs only its own steps"
+    assert Sums.of(NAMES, [3.0, 1, 2, 4]).means() == {"loss": 0.75, "top1": 0.25, "top5": 0.5}
 
 
 def test_times_of_epochs_of_the_run_and_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_each_update_is_by_the_mean_gradient_over_its_images(
             result = classifier.training_step(batch, 0)
             for total, part in zip(gradients, torch.autograd.grad(result["loss"], parameters), strict=True):
                 total += part / world_size / accumulate
-            loss_sum += result["sums"].loss.item()
+            loss_sum += result["sums"].totals["loss"].item()
             counted += mine
         logits = classifier.net(images[counted])
         loss = F.cross_entropy(logits, targets[counted], label_smoothing=label_smoothing)
@@ -112,7 +112,7 @@ def test_a_weight_multiplies_the_loss_of_its_image():
         result = classifier.training_step(batch_of(images, target, **more), 0)
         expected = (losses * weight)[:counted].sum().item()
         assert result["loss"].item() == pytest.approx(expected / update_images)
-        assert result["sums"].loss.item() == pytest.approx(expected)
+        assert result["sums"].totals["loss"].item() == pytest.approx(expected)
 
 
 def test_label_smoothing_is_for_training_only():
@@ -174,14 +174,14 @@ def test_sums_so_far_are_those_of_this_ranks_images():
     images = logits_as_images(LOGITS)
     classifier = make(Shown(6), 6, 7)
     classifier.on_validation_epoch_start()
-    assert to_host(classifier.validation_sums()) == [Sums()]
+    assert to_host(classifier.validation_sums()) == [Sums({"loss": 0, "top1": 0, "top5": 0})]
     for end in (4, 7):
         part = slice(0 if end == 4 else 4, end)
         classifier.validation_step(batch_of(images[part], TARGETS[part], list(range(7))[part]), 0)
         [sums] = to_host(classifier.validation_sums())
         expected = F.cross_entropy(LOGITS[:end], torch.tensor(TARGETS[:end])).item()
         assert sums.means()["loss"] == pytest.approx(expected, abs=1e-6)
-        assert (sums.top1, sums.top5, sums.images) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
+        assert (sums.totals["top1"], sums.totals["top5"], sums.images) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
 
 
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------

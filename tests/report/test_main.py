@@ -51,7 +51,7 @@ def test_odd_names(run: Run, tmp_path: Path):
     assert sorted(row["run"] for row in rows) == sorted([*names[:3], "line\\nbreak\\x1b[31m"])
     assert {float(row["optim.lr"]) for row in rows} == {0.1, 1.1, 2.1, 3.1}
     markdown = (tmp_path / "o/report.md").read_text()
-    assert "| a\\|b |" in markdown and "![Validation top-1" in markdown and "<i>" not in markdown
+    assert "| a\\|b |" in markdown and "![Validation score" in markdown and "<i>" not in markdown
 
 
 def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):

@@ -20,7 +20,7 @@ def run_in(folder: Path) -> Run:
 def test_a_finished_run(tmp_path: Path):
     run = run_in(make_run(tmp_path / "r", {"optim.lr": 0.3}, top1=0.8))
     assert (run.state, run.epochs, run.best_epoch, run.train_s) == ("finished", 5, 5, 37.5)
-    assert (run.best_top1, run.top5, run.loss) == pytest.approx((0.8, 0.95, 0.8))
+    assert (run.best, run.at_best["top5"], run.at_best["loss"]) == pytest.approx((0.8, 0.95, 0.8))
     assert run.images_per_s == 100, "the first epoch, half as fast, does not count"
     assert run.options["optim.lr"] == 0.3
     assert run.options["data.mean"] == [0.5, 0.5, 0.5]
@@ -34,10 +34,10 @@ def test_the_best_epoch_brings_its_own_top5_and_loss(tmp_path: Path):
     rows = [[1, 0.2, 0.5, 2.0, 0.2], [2, 0.9, 0.6, 1.0, 0.9], [3, "", "", "", 0.9], [4, 0.3, 0.99, 0.1, 0.9]]
     write_metrics(folder, rows, columns)
     run = run_in(folder)
-    assert (run.best_top1, run.best_epoch, run.top5, run.loss) == (0.9, 2, 0.6, 1.0)
+    assert (run.best, run.best_epoch, run.at_best) == (0.9, 2, {"top1": 0.9, "top5": 0.6, "loss": 1.0})
     (folder / "summary.json").write_text(json.dumps({"best/val/top1": 0.95, "best_epoch": 2, "epochs": 4}))
     run = run_in(folder)  # the best validation was within the epoch, and has no row
-    assert (run.best_top1, run.best_epoch, run.top5, run.loss) == (0.95, 2, None, None)
+    assert (run.best, run.best_epoch, run.at_best) == (0.95, 2, {})
 
 
 def test_states(tmp_path: Path):

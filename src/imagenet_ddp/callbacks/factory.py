@@ -18,6 +18,7 @@ from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
+from imagenet_ddp.config.figures import figure_of
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import make
@@ -52,7 +53,8 @@ def make_callbacks(
     function that returns (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the
     weights. hyperparams: hyper-parameters for the loggers.
     """
-    checkpoints, entries = CheckpointStore.of_run(run_dir).folder, given(config.callbacks)
+    checkpoints = CheckpointStore.of_run(run_dir).folder
+    entries = {name: _monitoring(task, node) for name, node in given(config.callbacks).items()}
     own: list[Any] = [
         # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
         make_entry("callbacks", name, node, dirpath=str(checkpoints / name), run_dir=str(run_dir),
@@ -74,7 +76,7 @@ def make_callbacks(
         guard(callback, L.Callback, log.say)
     callbacks: list[L.Callback] = [
         learning_rate,
-        TrainLog(f"val/{task.score.name}", task.mode),
+        TrainLog(f"val/{task.score.name}", task.score.mode),
         *([TimeLimit(time_in_s(config.trainer.max_time))] if config.trainer.max_time is not None else []),
         *own,
         *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),
@@ -130,6 +132,16 @@ def guard(own: T, base: type, say: Say = print_message) -> T:
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are not switched off."""
     return {name: node for name, node in entries.items() if node is not None}
+
+
+def _monitoring(task: Task, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of a callback with the score of the task for monitor=auto, and what is better for mode=auto."""
+    entry = dict(entry)
+    if entry.get("monitor") == "auto":
+        entry["monitor"] = f"val/{task.score.name}"
+    if entry.get("mode") == "auto" and "monitor" in entry:
+        entry["mode"] = figure_of(entry["monitor"]).mode
+    return entry
 
 
 def make_entry(group: str, name: str, node: Mapping[str, Any], /, **defaults: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -10,20 +10,26 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from imagenet_ddp.models.sums import Sums, to_host
+from imagenet_ddp.models.sums import Sums, loss_dtype, to_host
 
 
 class RunningSums:
     """The sums of the last step and of an epoch, over this rank's images. They stay on the device until they are read.
 
-    epoch: the sums of this epoch to begin with, after a resume within it.
+    names: of the sums. epoch: the sums of this epoch to begin with, after a resume within it.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", epoch: Sums | None = None) -> None:
-        self._device, taken = device, epoch or Sums()
-        self._last, self._epoch = Sums(), Sums.zeros(device) + taken
-        self._host: tuple[Sums, Sums] | None = Sums(), taken  # None: not read since the last step
+    def __init__(
+        self, names: Sequence[str] = (), device: torch.device | str = "cpu", epoch: Sums | None = None
+    ) -> None:
+        self._names, self._device = names, device
+        taken = epoch or self._zero()
+        self._last, self._epoch = self._zero(), Sums.zeros(names, device) + taken
+        self._host: tuple[Sums, Sums] | None = self._zero(), taken  # None: not read since the last step
         self._taken = taken  # the part of the epoch's sums that take() has returned
+
+    def _zero(self) -> Sums:
+        return Sums(dict.fromkeys(self._names, 0.0))
 
     def add(self, step: Sums) -> None:
         self._last, self._epoch, self._host = step, self._epoch + step, None
@@ -43,13 +49,14 @@ class RunningSums:
     def begin_epoch(self) -> None:
         last, epoch = self.read()
         self._taken = self._taken - epoch
-        self._epoch, self._host = Sums.zeros(self._device), (last, Sums())
+        self._epoch, self._host = Sums.zeros(self._names, self._device), (last, self._zero())
 
     def total(self, trainer: L.Trainer) -> Sums:
         """Return the sums of this epoch over all ranks. Call on all ranks."""
-        mine = torch.tensor(self.read()[1].numbers(), dtype=self._epoch.loss.dtype, device=self._device)
+        dtype = loss_dtype(torch.device(self._device))
+        mine = torch.tensor(self.read()[1].numbers(), dtype=dtype, device=self._device)
         total: Any = trainer.strategy.reduce(mine, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
-        return Sums.of(total.tolist())
+        return Sums.of(self._names, total.tolist())
 
 
 @dataclass

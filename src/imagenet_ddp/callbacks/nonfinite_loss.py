@@ -30,7 +30,7 @@ class NonFiniteLoss(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, every = trainer.global_step, log_interval(trainer)
-        self._recent.append((step, trainer.current_epoch, outputs["sums"].loss))
+        self._recent.append((step, trainer.current_epoch, outputs["sums"].totals["loss"]))
         if (step % every == 0 and is_update(trainer)) or len(self._recent) == MAX_KEPT:
             self._look(trainer)
 

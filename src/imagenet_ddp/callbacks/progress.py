@@ -9,7 +9,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.models.task import Figure, as_words
+from imagenet_ddp.config.figures import Figure, as_words
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, duration, percent
 

@@ -15,9 +15,11 @@ from imagenet_ddp.callbacks.background_logger import Background
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log, train_names
+from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.table import read_cells
+from imagenet_ddp.models.task import task_of
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
 from imagenet_ddp.system.files import atomic_write, csv_bytes, write_in
@@ -25,10 +27,7 @@ from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import first_line
 
 CURVES = "curves.png"
-COLUMNS: tuple[str, ...] = (
-    "epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "best/val/top1",
-    "lr", "images_per_s", "data_wait_frac", "train_s", "num_val_images_counted",
-)  # fmt: skip
+COLUMNS = ("lr", "images_per_s", "data_wait_frac", "train_s", "num_val_images_counted")
 
 
 def _draw(path: Path, draw: Callable[[Path], None]) -> None:
@@ -102,10 +101,17 @@ class History(L.Callback):
             row["num_val_images_counted"] = counted[0]
         return row
 
+    def _columns(self, trainer: L.Trainer) -> list[str]:
+        """Return the columns of every table, even if they are empty."""
+        task = task_of(trainer.lightning_module)
+        figures = FIGURES_OF[task.labels if task else "one"]
+        names = [f"train/{each.name}" for each in figures if each.is_mean] + [f"val/{each.name}" for each in figures]
+        return ["epoch", "step", *names, f"best/{self._train_log.best.monitor}", *COLUMNS]
+
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:
             return
-        columns = list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)]))
+        columns = list(dict.fromkeys([*self._columns(trainer), *(name for row in self.rows for name in row)]))
         content = csv_bytes(columns, [[row.get(name) for name in columns] for row in self.rows])
         with disk_errors_as_run_error(self.path):
             write_in(self.path.parent, lambda: atomic_write(self.path, content, sync=True))

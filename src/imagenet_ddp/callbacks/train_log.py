@@ -14,9 +14,10 @@ import torch
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
 from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, on_cpu
+from imagenet_ddp.config.figures import FIGURES_OF, TOP1
 from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.models.sums import Sums, to_host
-from imagenet_ddp.models.task import OneLabel, task_of
+from imagenet_ddp.models.task import task_of
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
 
@@ -38,14 +39,14 @@ class TrainLog(L.Callback):
     the last validation in this epoch; empty before it. start: what the weights before the first step are.
     """
 
-    def __init__(self, monitor: str = f"val/{OneLabel.score.name}", mode: str = OneLabel.mode) -> None:
+    def __init__(self, monitor: str = f"val/{TOP1.name}", mode: str = TOP1.mode) -> None:
         self.scores: dict[str, float] = {}
         self.start = "before the first step"
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
         self.val_step: int | None = None  # optimizer steps before the last validation
-        self.figures = OneLabel(1000).figures  # what lines show
+        self.figures = FIGURES_OF["one"]  # what lines show
         self.sums = RunningSums()
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
@@ -54,7 +55,7 @@ class TrainLog(L.Callback):
         self.updated = False  # whether this process has updated the weights
         self.failure: BaseException | None = None  # the error or stop that ended the training
         self.counts_images = False
-        self._restored: Sums | None = None
+        self._restored: list[float] | None = None  # numbers of the sums of this epoch
         self._begin_s = self._begin_cpu_s = 0.0
         self._end: tuple[float, float] | None = None  # time and CPU seconds at the end of the training
         self._trainer: L.Trainer | None = None
@@ -75,9 +76,12 @@ class TrainLog(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun, self.updated = trainer, None, False, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
-        self.counts_images = task_of(pl_module) is not None
-        # restored sums are those of all ranks
-        self.sums = RunningSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
+        task = task_of(pl_module)
+        self.counts_images, names = task is not None, task.sums_of if task else []
+        epoch = None
+        if self._restored is not None and trainer.global_rank == 0:  # restored sums are those of all ranks
+            epoch = Sums.of(names, self._restored)
+        self.sums = RunningSums(names, pl_module.device, epoch)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.train_times.begin()
@@ -228,8 +232,9 @@ class TrainLog(L.Callback):
         """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
         None if no image of the batch counts on this rank."""
         start_s = time.perf_counter()
-        mine: Sums = outputs["sums"] if outputs else Sums.zeros(pl_module.device)
-        last, all_so_far = to_host(mine, pl_module.validation_sums())
+        so_far: Sums = pl_module.validation_sums()
+        mine: Sums = outputs["sums"] if outputs else Sums.zeros([*so_far.totals], pl_module.device)
+        last, all_so_far = to_host(mine, so_far)
         self.val_times.add_wait(time.perf_counter() - start_s)
         now, validation = self.val_times.last, self.val_times.epoch
         owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
@@ -244,6 +249,7 @@ class TrainLog(L.Callback):
         return " | ".join(
             f"{each.title} {each.text(now[each.name])} ({each.text(mean[each.name]).removesuffix(' %')})"
             for each in self.figures
+            if each.name in now
         )
 
     # -- checkpoints
@@ -273,7 +279,7 @@ class TrainLog(L.Callback):
         for key, stored in state_dict["bests"].items():
             best = self.bests.setdefault(key, Best(stored["monitor"], stored["mode"]))
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
-        self._restored = Sums.of(state_dict["sums"])
+        self._restored = state_dict["sums"]
         self.train_times.load_state_dict(state_dict["times"])
         self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}
         self.train_s, self.train_cpu_s = float(state_dict["train_s"]), float(state_dict["train_cpu_s"])

@@ -33,7 +33,7 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, setting, without
-from imagenet_ddp.models import check_learning
+from imagenet_ddp.models import check_labels, check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
 from imagenet_ddp.system.files import not_writable_reason
@@ -150,6 +150,7 @@ def _of_keys(
     found = keys.validate_group("trainer", values.trainer)
     if is_whole or verb in ("prepare", "benchmark"):
         found += unread(typed, values, keys.declared(verb))
+    found += check_labels.validate(values, verb) if is_whole else []
     return found + check_learning.validate(values, environ, partial=not is_whole)
 
 

@@ -20,6 +20,7 @@ COLUMNS, ROWS = 8, 8
 LEAST_SIDE, MOST_SIDE = 96, 128  # side of a tile in pixels; smaller images are enlarged, larger images are shrunk
 GAP, LINE, FONT_SIZE = 4, 14, 11  # pixels
 BACKGROUND, INK = (255, 255, 255), (0, 0, 0)
+MOST_LABELS = 3  # shown of an image that has several
 LEAST_SHARE = 0.005  # labels with a smaller share of a mixed image are not shown
 
 
@@ -53,8 +54,10 @@ def save_sheet(path: Path, sheet: Image.Image) -> None:
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
-    """Return one line per label: "cat", or "cat 0.70" and "dog 0.30" for a mixed batch. target: int64, a scalar.
-    soft_target: float (classes,)."""
+    """Return one line per label: "cat", or "cat 0.70" and "dog 0.30" for a mixed batch. target: int64, a scalar; for
+    several labels, uint8 (classes,). soft_target: float (classes,)."""
+    if target.dim():
+        return [Line(drawable(labels[int(index)])) for index in target.nonzero()[:MOST_LABELS, 0]]
     if soft_target is None:
         return [Line(drawable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}

@@ -70,8 +70,12 @@ def summarise_source(data: DataConfig, seed: int, source: Source) -> DatasetSumm
 
 def _split(images: Images, classes: list[str], seed: int) -> Split:
     order = np.random.default_rng(seed % 2**64).permutation(len(images))
-    targets, positions, counts = np.unique(images.targets[order], return_index=True, return_counts=True)
-    named = {classes[target]: int(count) for target, count in zip(targets, counts, strict=True)}
+    named = {
+        name: count for name, count in zip(classes, images.num_of_each(len(classes)).tolist(), strict=True) if count
+    }
+    if images.targets.ndim == 2:  # several labels: any images
+        return Split(images, named, order[: len(named)].tolist())
+    _, positions = np.unique(images.targets[order], return_index=True)
     samples = order[positions].tolist()
     random.Random(seed).shuffle(samples)
     return Split(images, named, samples)

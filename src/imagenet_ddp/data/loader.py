@@ -26,7 +26,7 @@ class Batch(TypedDict):
 
     image: Tensor  # uint8 (B, 3, H, W), channels last; later float32, flipped and normalised on the device
     flip: Tensor  # bool (B,), whether each image is to be flipped horizontally on the device
-    target: Tensor  # int64 (B,)
+    target: Tensor  # int64 (B,), or uint8 (B, num_classes) if images have several labels
     index: Tensor  # int64 (B,), position in the split
     num_counted: int  # images that count in this batch
     step_images: int  # images that count in this step, over all ranks

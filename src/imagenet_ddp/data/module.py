@@ -256,8 +256,14 @@ class ImageDataModule(L.LightningDataModule):
             self._mixing.apply(batch)
         return batch
 
-    def remap_targets(self, positions: np.ndarray) -> None:
+    def remap_targets(self, positions: np.ndarray, num_classes: int) -> None:
         """Renumber the validation targets for a checkpoint that orders the classes differently: target t becomes
-        positions[t]."""
-        if self.source.val is not None:
-            self.source.val.targets = positions[self.source.val.targets]
+        positions[t]. num_classes: those of the checkpoint."""
+        if self.source.val is None:
+            return
+        targets = self.source.val.targets
+        if targets.ndim == 1:
+            self.source.val.targets = positions[targets]
+        else:
+            self.source.val.targets = np.zeros((len(targets), num_classes), targets.dtype)
+            self.source.val.targets[:, positions] = targets

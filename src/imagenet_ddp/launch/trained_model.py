@@ -11,6 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import lay_over, typed_value
+from imagenet_ddp.config.figures import TOP1
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
@@ -71,7 +72,8 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         weights = {
             key.removeprefix(prefix): each for key, each in stored["state_dict"].items() if key.startswith(prefix)
         }
-        is_best = contents["monitor"] == "val/top1" and contents["best_step"] == stored["global_step"]
+        is_score = contents["monitor"] == f"val/{TOP1.name}"
+        is_best = is_score and contents["best_step"] == stored["global_step"]
         epochs = contents["epoch"] + 1 if stored["global_step"] else 0
         what = f"epoch {epochs}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class ImageClassifier(L.LightningModule):
         self._seed = seed
         self._val_views = val_views
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
-        self.top1, self.top5, self.val_loss = ImageMean("top1"), ImageMean("top5"), ImageMean("loss")
+        self.val_means: Any = nn.ModuleDict({name: ImageMean(name) for name in self.task.sums_of})
+        self.val_measures: Any = nn.ModuleDict(self.task.val_measures(num_val_images))  # no means over images
         self.counted = ImagesCounted(num_val_images)
         self.classes: list[str] = []  # of a loaded checkpoint
         # of the last validation, over all ranks: (number of counted images, highest count of any image)
@@ -190,18 +191,31 @@ class ImageClassifier(L.LightningModule):
         target = batch["target"][:counted]
         losses = self.task.validation_losses(logits, target)
         sums = self.task.sums(losses.sum(dtype=loss_dtype(losses.device)), logits, target)
-        for metric in (self.top1, self.top5, self.val_loss):
+        for metric in self.val_means.values():
             metric.update(sums)
-        self.counted.update(batch["index"][:counted])
+        index = batch["index"][:counted]
+        for metric in self.val_measures.values():
+            metric.update(logits, target, index)
+        self.counted.update(index)
         return {"logits": logits, "losses": losses, "sums": sums}
 
     def validation_sums(self) -> Sums:
         """Return this rank's sums over the validation so far. Reads the states of the metrics, because compute() would
         wait for the other ranks."""
-        return Sums(self.val_loss.total, self.top1.total, self.top5.total, int(self.val_loss.images))
+        totals = {name: metric.total for name, metric in self.val_means.items()}
+        return Sums(totals, int(self.val_means["loss"].images))
+
+    def val_results(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the results of the last validation for each class, as they stand in evaluation.json."""
+        found = {metric.name_of_each: metric.of_each.tolist() for metric in self.val_measures.values()}
+        as_numbers = {
+            name: {each: value if value == value else None for each, value in zip(classes, values, strict=True)}  # NaN
+            for name, values in found.items()
+        }
+        return {"metrics": as_numbers} if as_numbers else {}
 
     def on_validation_epoch_start(self) -> None:
-        for metric in (self.top1, self.top5, self.val_loss, self.counted):
+        for metric in (*self.val_means.values(), *self.val_measures.values(), self.counted):
             metric.reset()
 
     def on_validation_epoch_end(self) -> None:
@@ -215,9 +229,8 @@ class ImageClassifier(L.LightningModule):
                     f"at least one of {num_images} validation images must be readable, but none is. "
                     "Hint: read bad_images.csv, which lists them with the reasons."
                 )
-        self.log_dict(
-            {"val/loss": self.val_loss.compute(), "val/top1": self.top1.compute(), "val/top5": self.top5.compute()}
-        )
+        metrics = {**self.val_means, **self.val_measures}
+        self.log_dict({f"val/{name}": metric.compute() for name, metric in metrics.items()})
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

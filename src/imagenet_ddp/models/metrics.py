@@ -21,30 +21,28 @@ def has_class(logits: Tensor) -> Tensor:
 
 
 class ImageMean(Metric):
-    """Mean over all images of all ranks, from a field of Sums: loss, top1 or top5. The sum of the losses keeps its
-    precision (sums.loss_dtype) even if the module is cast to another type, as trainer.precision=bf16-true does."""
+    """Mean over all images of all ranks, of one of the Sums. It keeps its precision (sums.loss_dtype) even if the
+    module is cast to another type, as trainer.precision=bf16-true does."""
 
     full_state_update = False
     higher_is_better = None
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.field = field
+        self.figure = name
         self.total: Tensor
         self.images: Tensor
-        zero = torch.zeros((), dtype=torch.float32 if field == "loss" else torch.int64)
-        self.add_state("total", zero, dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
         self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
 
     def reset(self) -> None:
         super().reset()
         # converted here, because casting the module casts its states, and moving float64 to an Apple GPU fails
-        if self.total.is_floating_point():
-            self.total = self.total.to(loss_dtype(self.total.device))
+        self.total = self.total.to(loss_dtype(self.total.device))
 
     def update(self, sums: Sums) -> None:
         """Add a batch. sums: on the device."""
-        self.total += getattr(sums, self.field)
+        self.total += sums.totals[self.figure]
         self.images += sums.images
 
     def compute(self) -> Tensor:

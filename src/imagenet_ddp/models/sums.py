@@ -1,7 +1,7 @@
 """Sum what is measured over images, on the device: in training, in validation and over the ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,44 +15,43 @@ def loss_dtype(device: torch.device) -> torch.dtype:
 
 @dataclass
 class Sums:
-    """Sums over images: of their losses, of those whose label has the highest logit, and of those whose label is among
-    the k highest. images: their number. The others are scalar tensors on the device, or numbers after to_host()."""
+    """Sums over images, by the name of the figure that is their mean. images: their number. The sums are scalar tensors
+    on the device, or numbers after to_host()."""
 
-    loss: Any = 0.0
-    top1: Any = 0
-    top5: Any = 0
+    totals: dict[str, Any] = field(default_factory=dict[str, Any])
     images: int = 0
 
     @classmethod
-    def zeros(cls, device: torch.device | str) -> "Sums":
+    def zeros(cls, names: Sequence[str], device: torch.device | str) -> "Sums":
         """Return sums on a device, to which others are added."""
-        dtype = loss_dtype(torch.device(device))
-        count = torch.zeros((), dtype=torch.int64, device=device)
-        return cls(torch.zeros((), dtype=dtype, device=device), count, count)
+        zero = torch.zeros((), dtype=loss_dtype(torch.device(device)), device=device)
+        return cls(dict.fromkeys(names, zero))
 
     def __add__(self, other: "Sums") -> "Sums":
-        return Sums(self.loss + other.loss, self.top1 + other.top1, self.top5 + other.top5, self.images + other.images)
+        totals = {name: total + other.totals[name] for name, total in self.totals.items()}
+        return Sums(totals, self.images + other.images)
 
     def __sub__(self, other: "Sums") -> "Sums":
-        return Sums(self.loss - other.loss, self.top1 - other.top1, self.top5 - other.top5, self.images - other.images)
+        totals = {name: total - other.totals[name] for name, total in self.totals.items()}
+        return Sums(totals, self.images - other.images)
 
     def numbers(self) -> list[float]:
-        """Return the fields of sums on the host, from which of() makes them again."""
-        return [self.loss, self.top1, self.top5, self.images]
+        """Return sums on the host as a list, from which of() makes them again."""
+        return [*self.totals.values(), self.images]
 
     @classmethod
-    def of(cls, numbers: Sequence[float]) -> "Sums":
-        loss, *counts = numbers
-        return cls(float(loss), *map(int, counts))
+    def of(cls, names: Sequence[str], numbers: Sequence[float]) -> "Sums":
+        return cls(dict(zip(names, map(float, numbers[:-1]), strict=True)), int(numbers[-1]))
 
     def means(self) -> dict[str, float]:
-        """Return the means over the images of sums on the host; top1 and top5 are fractions."""
+        """Return the means over the images of sums on the host."""
         count = max(self.images, 1)
-        return {"loss": self.loss / count, "top1": self.top1 / count, "top5": self.top5 / count}
+        return {name: total / count for name, total in self.totals.items()}
 
 
 def to_host(*sums: Sums) -> list[Sums]:
     """Return the sums as numbers. Waits for the device, once for all of them. sums: all of one device."""
-    fields = torch.stack([field for each in sums for field in (each.loss, each.top1, each.top5)])
-    values: list[float] = fields.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return [Sums.of([*values[3 * at : 3 * at + 3], each.images]) for at, each in enumerate(sums)]
+    fields = [total for each in sums for total in each.totals.values()]
+    values: list[float] = torch.stack(fields).tolist() if fields else []  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    found = iter(values)
+    return [Sums({name: next(found) for name in each.totals}, each.images) for each in sums]

@@ -1,48 +1,53 @@
-"""Define what a training learns and how it is measured: the loss, the sums over images, the score, and their names in
-the log. Training, log and progress ask a Task for these. Another task is a further subclass of Task; if it measures
-other things, Sums gets their fields, and ImageClassifier a metric of each."""
+"""Define what a training learns and how it is measured: the loss, the sums over images, and the score. Training, log,
+evaluation and report ask a Task for these, and config/figures.py for their words. Another task is a further subclass of
+Task, and a row there."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics import Metric
 
+from imagenet_ddp.config.figures import FIGURES_OF, LOSS, TOP1, Figure
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums
-from imagenet_ddp.system.text import format_loss, percent
-
-
-class Figure(NamedTuple):
-    """A measure as people read it. name: of a field of Sums. title: in the log. form: (value, digits) -> text. digits:
-    their number in a line of the log, and in the progress bar."""
-
-    name: str
-    title: str
-    form: Callable[[float, int], str]
-    digits: tuple[int, int]
-
-    def text(self, value: float, *, short: bool = False) -> str:
-        return self.form(value, self.digits[short])
-
-
-LOSS = Figure("loss", "loss", format_loss, (4, 3))
-TOP1, TOP5 = Figure("top1", "top-1", percent, (2, 1)), Figure("top5", "top-5", percent, (2, 1))
 
 
 class Task(ABC):
-    """What a training learns. The means of its sums are logged as train/NAME and val/NAME.
+    """What a training learns.
 
-    score, mode: the figure that selects the best weights, and max or min. figures: what lines of the log show.
+    labels: value of data.labels. figures: what lines of the log show: the loss, the score, which selects the best
+    weights, and further ones. has_one_prediction: whether an image has one predicted class, as predictions.csv needs.
     """
 
-    score: Figure
-    mode: str
+    labels: str
     figures: tuple[Figure, ...]
+    has_one_prediction = True
+
+    @property
+    def sums_of(self) -> list[str]:
+        """Return the names of the sums over images, whose means are logged as train/NAME and val/NAME."""
+        return [each.name for each in FIGURES_OF[self.labels] if each.is_mean]
+
+    @property
+    def score(self) -> Figure:
+        return self.figures[1]
+
+    @property
+    def val_metrics(self) -> list[str]:
+        """Return the names of the metrics of a validation, with the loss last."""
+        loss, *others = FIGURES_OF[self.labels]
+        return [f"val/{each.name}" for each in (*others, loss)]
+
+    def val_measures(self, num_images: int) -> dict[str, Metric]:
+        """Return the metrics of a validation that are no means over images, by the names of their figures. Each is
+        updated with (logits, target, index). num_images: of the split."""
+        return {}
 
     @abstractmethod
     def training_losses(self, logits: Tensor, batch: Mapping[str, Any], reduction: str) -> Tensor:
@@ -52,6 +57,11 @@ class Task(ABC):
     @abstractmethod
     def validation_losses(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each image, float (N,), without the changes that the options make to the training loss."""
+
+    @staticmethod
+    @abstractmethod
+    def probabilities(logits: Tensor) -> Tensor:
+        """Return the probability of each class. logits: float (N, C)."""
 
     @abstractmethod
     def sums(self, loss: Tensor, logits: Tensor, target: Tensor) -> Sums:
@@ -65,11 +75,11 @@ class OneLabel(Task):
     loss: the training loss, by default the cross entropy; that of a validation is always the cross entropy.
     """
 
-    score, mode = TOP1, "max"
+    labels = "one"
 
     def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
         self.top_k = min(5, num_classes)
-        self.figures = (LOSS, TOP1, TOP5) if num_classes > 5 else (LOSS, TOP1)  # else top-5 is always 100 %
+        self.figures = FIGURES_OF["one"] if num_classes > 5 else (LOSS, TOP1)  # else top-5 is always 100 %
         self._loss = loss or Loss(LossConfig(), num_classes)
 
     def training_losses(self, logits: Tensor, batch: Mapping[str, Any], reduction: str) -> Tensor:
@@ -80,7 +90,12 @@ class OneLabel(Task):
 
     def sums(self, loss: Tensor, logits: Tensor, target: Tensor) -> Sums:
         places = places_of(logits.detach(), target)
-        return Sums(loss.detach(), (places < 1).sum(), (places < self.top_k).sum(), len(logits))
+        hits = {"top1": (places < 1).sum(), "top5": (places < self.top_k).sum()}
+        return Sums({"loss": loss.detach(), **hits}, len(logits))
+
+    @staticmethod
+    def probabilities(logits: Tensor) -> Tensor:
+        return logits.softmax(dim=1)
 
 
 def task_of(module: Any) -> Task | None:
@@ -96,10 +111,3 @@ def places_of(logits: Tensor, target: Tensor) -> Tensor:
     own, classes = logits.gather(1, target[:, None]), torch.arange(logits.shape[1], device=logits.device)
     is_before = torch.where(classes < target[:, None], logits >= own, logits > own)
     return is_before.sum(1).masked_fill(~has_class(logits), logits.shape[1])
-
-
-def as_words(figures: Iterable[Figure], values: Mapping[str, float], *, short: bool = False) -> str:
-    """Format the values that are there, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
-    return " ".join(
-        f"{each.title} {each.text(values[each.name], short=short)}" for each in figures if each.name in values
-    )

@@ -25,7 +25,7 @@ from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
-CSV_HEADERS = (b"place,run,best/val/top1,", b"path,label,suggested,score")  # by which own CSV files are recognised
+CSV_HEADERS = (b"place,run,best/val/", b"path,label,suggested,score")  # by which own CSV files are recognised
 OPTIONS = ("out", "maps", "csv_delimiter")
 NOT_FOLDERS = (".csv", ".xlsx", ".html", ".md")
 

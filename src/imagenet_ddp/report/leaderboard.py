@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.cli.overrides import key_of
+from imagenet_ddp.config.figures import FIGURES, Figure, figure_of
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.text import count_noun, duration, percent, printable, shorten_list
+from imagenet_ddp.system.text import count_noun, duration, printable, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, shorten_middle, text_cell
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib import figure as diagrams
 
 # ---- the options in which runs differ -------------------------------------------------------------------------------
 
@@ -116,8 +117,16 @@ CSV_COLUMNS = ("num_devices", "num_nodes", "global_batch_size", "precision", "nu
 
 
 def sort_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with the best top-1 first. Runs without validation come last; ties keep their order."""
-    return sorted(runs, key=lambda run: -1 if run.best_top1 is None else run.best_top1, reverse=True)
+    """Return the runs with the best score first. Runs with another score than the first follow, and those without
+    validation come last; ties keep their order."""
+    scores = [run.score.name for run in runs if run.best is not None]
+
+    def place(run: Run) -> tuple[int, float]:
+        if run.best is None:
+            return len(scores), 0.0
+        return scores.index(run.score.name), -run.best if run.score.mode == "max" else run.best
+
+    return sorted(runs, key=place)
 
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
@@ -129,24 +138,33 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
         title = printable(differences.title(key))
         options.append(Column(key, title, drop, right=is_number, shown=index < MOST_OPTIONS))
     keeps_state = len({run.state for run in runs}) > 1
+    scores, further = scores_of(runs), _further(runs)
     columns = [
-        Column("place", "#"), Column("run", "run", right=False), Column("best/val/top1", "top-1 %"),
+        Column("place", "#"), Column("run", "run", right=False),
+        *(Column(f"best/val/{each.name}", f"{each.title} %" if each.is_share else each.title) for each in scores),
         *options,
         Column("state", "state", drop=1 if keeps_state else 10, right=False), Column("epochs", "epochs", drop=20),
-        Column("best_epoch", "best epoch", drop=990), Column("val/top5", "top-5 %", drop=970),
-        Column("val/loss", "val loss", drop=960), Column("images_per_s", "images/s", drop=950),
+        Column("best_epoch", "best epoch", drop=990),
+        *(Column(f"val/{each.name}", f"{each.title} %" if each.is_share else f"val {each.title}", drop=970 - 10 * index)
+          for index, each in enumerate(further)),
+        Column("images_per_s", "images/s", drop=850),
         Column("train_s", "time", drop=980),
         *(Column(key, "", shown=False) for key in ("max_epochs", *CSV_COLUMNS, "folder")),
     ]  # fmt: skip
     names = short_names([run.folder for run in runs])
     rows = [
-        [Cell(place, str(place)), text_cell(name), *_cells(run, differences)]
+        [Cell(place, str(place)), text_cell(name), *_cells(run, differences, scores, further)]
         for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
     ]
     counts = [f"{count} {state}" for state in STATES if (count := sum(run.state == state for run in runs))]
-    notes = ["top-5 and val loss belong to the best epoch. images/s is the median over the epochs after the first."]
-    if further := [column.title for column in options if not column.shown]:
-        notes.append(f"Further options that differ are in report.csv: {', '.join(further)}.")
+    titles = [each.title if each.is_share else f"val {each.title}" for each in further]
+    notes = ["images/s is the median over the epochs after the first."]
+    if titles:
+        notes[0] = f"{' and '.join(titles)} {'belong' if titles[1:] else 'belongs'} to the best epoch. {notes[0]}"
+    if len(scores) > 1:
+        notes.append(f"The runs have different scores: {', '.join(each.title for each in scores)}.")
+    if hidden := [column.title for column in options if not column.shown]:
+        notes.append(f"Further options that differ are in report.csv: {', '.join(hidden)}.")
     strange = [(run.problems, name) for run, name in zip(runs, names, strict=True) if run.problems]
     if texts := [f"{name} ({shorten_list(problems, 2)})" for problems, name in strange]:
         notes.append(f"Left out, because it is not what a run writes: {printable(shorten_list(texts))}.")
@@ -162,18 +180,31 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return [printable(os.path.relpath(folder, common)) for folder in folders]
 
 
-def _cells(run: Run, differences: Differences) -> list[Cell]:
+def scores_of(runs: Sequence[Run]) -> list[Figure]:
+    """Return the scores of the runs, each once."""
+    return list({run.score.name: run.score for run in runs}.values())
+
+
+def _further(runs: Sequence[Run]) -> list[Figure]:
+    """Return the figures of the best epochs besides the scores: fractions first, and those of the tasks before
+    others."""
+    found = {name for run in runs for name in run.at_best} - {each.name for each in scores_of(runs)}
+    known = [figure for name, figure in FIGURES.items() if name in found]
+    others = [figure_of(name) for name in sorted(found - FIGURES.keys())]
+    return sorted([*known, *others], key=lambda figure: not figure.is_share)
+
+
+def _cells(run: Run, differences: Differences, scores: Sequence[Figure], further: Sequence[Figure]) -> list[Cell]:
     values = [option(run, key) for key in differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
     return [
-        percent_cell(run.best_top1),
+        *(figure_cell(each, run.best if each == run.score else None) for each in scores),
         *(Cell(value if _is_number(value) else format_option(value), format_option(value)) for value in values),
         text_cell(run.state),
         Cell(run.epochs, f"{run.epochs}{limit}"),
         Cell(run.best_epoch, "-" if run.best_epoch is None else str(run.best_epoch)),
-        percent_cell(run.top5),
-        number_cell(run.loss),
+        *(figure_cell(each, run.at_best.get(each.name)) for each in further),
         number_cell(run.images_per_s),
         Cell(run.train_s, "-" if run.train_s is None else duration(run.train_s)),
         *(Cell(None if value is None else printable(str(value)), "") for value in csv_only),
@@ -184,9 +215,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def percent_cell(fraction: float | None) -> Cell:
+def figure_cell(figure: Figure, value: float | None) -> Cell:
     """Format a fraction in percent, without the percent sign, which is in the title of the column."""
-    return Cell(fraction, "-" if fraction is None else f"{100 * fraction:.2f}")
+    if not figure.is_share:
+        return number_cell(value)
+    return Cell(value, "-" if value is None else f"{100 * value:.2f}")
 
 
 def number_cell(value: float | None) -> Cell:
@@ -201,7 +234,7 @@ def markdown_document(title: str, table: Table, picture: str) -> str:
     notes = [line for note in table.notes for line in (escape_markdown(note), "")]
     return "\n".join([
         f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", "", f"## {escape_markdown(table.title)}", "",
-        *as_markdown(table), "", *notes, f"![Validation top-1 and training loss over the epochs]({picture})", "",
+        *as_markdown(table), "", *notes, f"![Validation score and training loss over the epochs]({picture})", "",
     ])  # fmt: skip
 
 
@@ -211,19 +244,21 @@ MAX_LABEL = 90  # characters
 GREY = "#C4C8CE"  # of curves for which the palette has no colour
 
 
-def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "Figure":
-    """Draw validation top-1 and training loss. runs: best first; those for which the palette has no colour are grey."""
+def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "diagrams.Figure":
+    """Draw the score and the training loss. runs: best first, whose score is drawn; those for which the palette has no
+    colour are grey."""
     colored = plots.PALETTE[: len(runs)]
     figure = plots.new_figure(11, 5.4 + 0.2 * len(colored), title, "Best first" if len(runs) > 1 else "")
-    panels = {"val/top1": "Validation top-1", "train/loss": "Training loss"}
+    score = runs[0].score
+    panels = {f"val/{score.name}": f"Validation {score.title}", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         lines = [plots.column(run.metrics, name) for run in runs]
         for number, (epochs, values) in reversed(list(enumerate(lines))):  # the best run is drawn last, on top
             color = colored[number] if number < len(colored) else GREY
             axes.plot(epochs, values, color=color, marker="o", markersize=3)
-        plots.style_axes(axes, heading, [values for _, values in lines], percent=name == "val/top1")
+        plots.style_axes(axes, heading, [values for _, values in lines], percent=figure_of(name).is_share)
     entries = [
-        f"{'no top-1' if run.best_top1 is None else percent(run.best_top1)}  {label}  ({run.state})"
+        f"{f'no {run.score.title}' if run.best is None else run.score.text(run.best)}  {label}  ({run.state})"
         for run, label in zip(runs, labels(runs, differences), strict=True)
     ]
     handles = figure.axes[0].get_lines()[::-1][: len(colored)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from imagenet_ddp.config.figures import TOP5, figure_of
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
@@ -181,11 +182,13 @@ def _title(run: Run) -> str:
 def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     """Return the key figures at the head of the page, as (name, value, note)."""
     shown = []
-    if run.best_top1 is not None:
+    if run.best is not None:
         epoch = "" if run.best_epoch is None else f"epoch {run.best_epoch}"
-        shown.append(("best top-1", percent(run.best_top1), epoch))
-        if run.top5 is not None and (run.summary.get("num_classes") or 6) > 5:  # else top-5 is always 100 %
-            shown.append(("top-5", percent(run.top5), epoch))
+        shown.append((f"best {run.score.title}", run.score.text(run.best), epoch))
+        for name, value in run.at_best.items():
+            is_given = name == TOP5.name and (run.summary.get("num_classes") or 6) <= 5  # top-5 is always 100 %
+            if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
+                shown.append((figure.title, figure.text(value), epoch))
     elif found is not None and len(found):
         shown.append(("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
         if (num := found.top.shape[1]) < len(found.classes):

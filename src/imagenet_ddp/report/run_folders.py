@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.figures import TOP1, Figure, best_metric, figure_of
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.runs.folder import is_locked
@@ -33,10 +34,10 @@ class Run:
     metrics: Table  # column -> (number of epochs,), NaN where a cell holds no number
     summary: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)  # parts of its files that are left out
-    best_top1: float | None = None  # highest val/top1
+    score: Figure = TOP1  # of a validation, which selects the best weights
+    best: float | None = None  # best value of the score
     best_epoch: int | None = None
-    top5: float | None = None  # in the best epoch
-    loss: float | None = None  # val/loss in the best epoch
+    at_best: dict[str, float] = field(default_factory=dict)  # figure -> value in the validation of the best epoch
     epochs: int = 0  # number of completed epochs
     images_per_s: float | None = None  # median over the epochs after the first, which includes start-up
     train_s: float | None = None
@@ -83,18 +84,21 @@ def read_run(folder: Path) -> Run | None:
     )  # fmt: skip
 
 
-def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int | None, float | None, float | None]:
-    """Return (best top-1, its epoch, top-5 and loss of that epoch). Top-5 and loss are None if the best validation was
-    within an epoch, because it has no row in metrics.csv then."""
-    best, epoch = summary.get("best/val/top1", _last(metrics, "best/val/top1")), summary.get("best_epoch")
+def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[Figure, float | None, int | None, dict[str, float]]:
+    """Return (the score, its best value, the epoch of that, the figures of that epoch). There are no figures if the
+    best validation was within an epoch, because it has no row in metrics.csv then."""
+    name = best_metric([*summary, *metrics])
+    score, epoch = figure_of(name), summary.get("best_epoch")
+    best = summary.get(f"best/{name}", _last(metrics, f"best/{name}"))
     if best is None:
-        return None, None, None, None
-    epochs, top1 = column(metrics, "val/top1")
-    at_best = next((each for each in epochs[np.isclose(top1, best)].tolist() if epoch in (None, each)), None)
+        return score, None, None, {}
+    epochs, values = column(metrics, name)
+    at_best = next((each for each in epochs[np.isclose(values, best)].tolist() if epoch in (None, each)), None)
     if at_best is None:
-        return best, epoch, None, None
+        return score, best, epoch, {}
     here = {name: values[metrics["epoch"] == at_best] for name, values in metrics.items()}
-    return best, int(at_best), _last(here, "val/top5"), _last(here, "val/loss")
+    found = {name.removeprefix("val/"): _last(here, name) for name in here if name.startswith("val/")}
+    return score, best, int(at_best), {name: value for name, value in found.items() if value is not None}
 
 
 def _last(metrics: Table, name: str) -> float | None:

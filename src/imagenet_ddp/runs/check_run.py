@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
@@ -14,20 +15,14 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.packages import missing_package
 
-# Metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
-TRAIN_METRICS = (
-    *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
-    *("lr", "images_per_s", "data_wait_frac"),
-)
-VAL_METRICS = ("val/top1", "val/top5", "val/loss")
-
+AUTO_MONITOR = "auto"  # the score of the task
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
     "every_n_epochs": (integer(1), "1"),
     "every_n_steps": (NULL | integer(1), "null"),
-    "mode": (choice("max", "min"), "max"),
+    "mode": (choice("auto", "max", "min"), "max"),
 }
 # Lightning's callbacks that change the learning rate or the number of steps -> what to set in their place.
 REPLACED = {
@@ -118,7 +113,7 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     if len(_known_classes(config["callbacks"])) < sum(isinstance(entry, Mapping) for entry in entries):
         return []
     has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
-    known = (*TRAIN_METRICS, *(VAL_METRICS if has_validation else ()), "epoch", "step")
+    known = metrics_of(config.get("data", {}).get("labels", "one"), has_validation=has_validation)
 
     def closest(monitor: str) -> str:
         return max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
@@ -137,8 +132,18 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
             setting(f"++callbacks.{key}.monitor={closest(str(monitor))}"),
         )
         for key, monitor in monitors.items()
-        if monitor is not None and monitor not in known
+        if monitor not in (None, AUTO_MONITOR, *known)
     ]
+
+
+def metrics_of(labels: str, *, has_validation: bool) -> list[str]:
+    """Return the metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
+    labels: value of data.labels."""
+    loss, *scores = FIGURES_OF.get(labels, FIGURES_OF["one"])
+    figures = [*scores, loss]
+    train = [f"train/{each.name}{suffix}" for suffix in ("", "_epoch") for each in figures if each.is_mean]
+    val = [f"val/{each.name}" for each in figures] if has_validation else []
+    return [*train, "lr", "images_per_s", "data_wait_frac", *val, "epoch", "step"]
 
 
 def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:

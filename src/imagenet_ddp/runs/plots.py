@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, LOSS, best_metric, figure_of
 from imagenet_ddp.system.files import UnusualFileError, atomic_write, read_small
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,21 +79,24 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
 
 def curves(table: Table, title: str) -> "Figure":
     """Return the figure. table: the result of `read_metrics`."""
-    epochs, top1 = column(table, "val/top1")
-    best, (_, so_far) = "", column(table, "best/val/top1")
-    if len(top1):
-        highest = so_far[-1] if len(so_far) else top1.max()
-        at = epochs[np.isclose(top1, highest)]  # none if the best validation was within an epoch
-        best = f", best validation top-1 {percent(highest)}{f' in epoch {at[0]:.0f}' if len(at) else ''}"
-    panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": "Top-5 accuracy", "lr": "Learning rate"}
-    figure = new_figure(11, 7.6, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
+    name = best_metric(table)
+    score, (epochs, scores) = figure_of(name), column(table, name)
+    words, (_, so_far) = "", column(table, f"best/{name}")
+    if len(scores):
+        best = so_far[-1] if len(so_far) else scores.max() if score.mode == "max" else scores.min()
+        at = epochs[np.isclose(scores, best)]  # none if the best validation was within an epoch
+        words = f", best validation {score.title} {score.text(best)}{f' in epoch {at[0]:.0f}' if len(at) else ''}"
+    others = [each for each in FIGURES.values() if each not in (LOSS, score) and f"val/{each.name}" in table]
+    shown = {each.name: each.heading for each in (LOSS, score, *others, *FIGURES_OF["one"])}
+    panels = dict(list(shown.items())[:3]) | {"lr": "Learning rate"}
+    figure = new_figure(11, 7.6, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + words)
     for axes, (name, heading) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
         for label, key in lines.items():
             style, color = ("--", PALETTE[1]) if label == "training" else ("-", PALETTE[0])
             axes.plot(*column(table, key), style, color=color, marker="o", markersize=3, label=label)
         values = [column(table, key)[1] for key in lines.values()]
-        style_axes(axes, heading, values, percent=name.startswith("top"))
+        style_axes(axes, heading, values, percent=figure_of(name).is_share)
         if name == "loss":
             axes.legend(frameon=False)
     return figure

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.figures import figure_of
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching, number
 from imagenet_ddp.system.files import read_mapping
 
@@ -19,8 +20,8 @@ _PARTS = {
         ),
         NULL | _COUNT,
     ),
-    **dict.fromkeys(("val/top1", "val/top5", "best/val/top1", "data_wait_frac"), NULL | _SHARE),
-    **dict.fromkeys(("val/loss", "images_per_s", "train_s", "train_cpu_s"), _MAYBE),
+    "data_wait_frac": NULL | _SHARE,
+    **dict.fromkeys(("images_per_s", "train_s", "train_cpu_s"), _MAYBE),
     **dict.fromkeys(
         (
             "command", "folder", "finished_at", "git_commit", "precision", "hardware", "experiment", "ended_by",
@@ -38,8 +39,11 @@ def read_results(path: Path, problems: list[str] | None = None) -> dict[str, Any
     """Return the content of a file of results, {} if it cannot be read, without the parts of the wrong type. problems:
     a list to which a phrase about each of these is added."""
     found = read_mapping(path, problems)
-    for name, allowed in _PARTS.items():
-        if name in found and not allowed.accepts(found[name]):
+    for name in list(found):
+        allowed = _PARTS.get(name)
+        if name.startswith(("val/", "best/")):
+            allowed = NULL | _SHARE if figure_of(name).is_share else _MAYBE
+        if allowed is not None and not allowed.accepts(found[name]):
             del found[name]
             if problems is not None:
                 problems.append(f"{name} in {path.name} is not {allowed.words}")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-import numpy as np
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 
@@ -31,6 +30,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.launch.resume import changes, prolongs, refuse_other_data
 from imagenet_ddp.launch.world import World
+from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size, require_logits
 from imagenet_ddp.models.head import head_names
@@ -38,7 +38,6 @@ from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, OwnLoss, weights_by_class
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
-from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
@@ -117,7 +116,7 @@ def make_module(
         num_classes,
         num_val_images,
         make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
-        task=OneLabel(num_classes, own or Loss(loss, num_classes, num_train_images)),
+        task=TASKS[data.labels](num_classes, own or Loss(loss, num_classes, num_train_images)),
         seed=config.seed,
         val_views=EvalTransform.of(data).views,
     )
@@ -175,7 +174,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     classes, images = data.source.classes, data.train_images
     if job.checkpoint is not None and stored is not None:
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))
-    counts = np.bincount(images.targets, minlength=len(classes)).tolist()
+    counts = images.num_of_each(len(classes)).tolist()
     if stored is None:
         held_out.warn_of_trained(data.val_images, plan.config.model, log.say)
     module = make_module(plan, classes, len(data.val_images), counts)

@@ -20,8 +20,8 @@ from imagenet_ddp.training.start_report import detail_lines, opening_lines
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
-    """Train in this process, from the plan to the last line of the log. Return the highest val/top1, a fraction, or
-    None without validation. Raises Stopped after saving if the run received a signal to stop."""
+    """Train in this process, from the plan to the last line of the log. Return the best score, or None
+    without validation. Raises Stopped after saving if the run received a signal to stop."""
     is_first = world.place.rank == 0
     with lock(job.run_dir) if is_first else nullcontext():
         log = Log(job.run_dir / "logs", world.place.rank)

@@ -12,6 +12,7 @@ from torch import nn
 from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.run_end import ended_by
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.config.figures import TOP1
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.config.stored import to_type
@@ -23,7 +24,6 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Config, Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs import result_files
-from imagenet_ddp.runs.check_run import VAL_METRICS
 from imagenet_ddp.system.text import count_noun, format_loss, percent, without_secrets
 from imagenet_ddp.training.build import Run
 
@@ -54,7 +54,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "experiment": job.experiment,
         "data": {"name": options.target or options.name, "folder": folder},
         "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, place.num_nodes),
-        **{name: float(metrics[name]) for name in VAL_METRICS if name in metrics},
+        **{name: float(metrics[name]) for name in parts.module.task.val_metrics if name in metrics},
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
         "num_val_images": parts.module.val_counts[0],
@@ -146,6 +146,7 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
     is_balanced = job.config.data.sampling == "balanced" or job.config.loss.class_weights is not None
     is_comparable = job.config.averaging.name == "none" and not is_balanced
+    is_comparable &= parts.module.task.score == TOP1
     if best is None or means is None or parts.train_log.num_epochs < MIN_EPOCHS or not is_comparable:
         return []
     counts = np.bincount(targets)

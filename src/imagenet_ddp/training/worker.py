@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def train(place: Place, job: Job, meeting: "Meeting | None" = None) -> float | None:
-    """Train in this process; return the highest val/top1, a fraction, or None without validation."""
+    """Train in this process; return the best score, or None without validation."""
     signals = Signals().install()
     with met_ranks(place, job.config, meeting, job=job) as world:
         with raise_on_signal(), import_torch():

@@ -18,13 +18,14 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.config.figures import best_metric, figure_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.seeding import hash_seed
-from imagenet_ddp.system.text import count_noun, duration, first_line, percent
+from imagenet_ddp.system.text import count_noun, duration, first_line
 from imagenet_ddp.tune.options import Plan
 from imagenet_ddp.tune.trials import Trial
 
@@ -63,7 +64,6 @@ class Study:
                 raise
             message = f"{file} cannot be read as a study: {first_line(error)} Hint: start a new study."
             raise ConfigError(message) from error
-        self._study.set_metric_names(["val/top1"])
 
     def run(self) -> int:
         """Run the study to its end, or until a signal or too many failures stop it. Return the exit code."""
@@ -71,7 +71,7 @@ class Study:
         say(f"Study folder: {self.plan.folder}")
         trials = f"{count_noun(options.num_trials, 'trial')}, {len(self.plan.slots)} at once."
         search = f"Sampler: {options.sampler}, seed {self.plan.seed}. Pruner: {options.pruner}."
-        say(f"{trials} {search} Objective: highest val top-1.")
+        say(f"{trials} {search} Objective: the highest score of a validation.")
         self.enqueue_interrupted()
         if self.trials:
             say(f"Resuming {self.counts()}")
@@ -137,11 +137,11 @@ class Study:
                 options.append(each.option(value))
         return options
 
-    def end(self, number: int, state: TrialState, top1: float | None = None) -> None:
-        self._study.tell(self._asked.pop(number), values=top1, state=state)
+    def end(self, number: int, state: TrialState, score: float | None = None) -> None:
+        self._study.tell(self._asked.pop(number), values=score, state=state)
 
     def best(self) -> FrozenTrial | None:
-        """Return the finished trial with the highest top-1, or None."""
+        """Return the finished trial with the highest score, or None."""
         finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return max(finished, key=lambda trial: trial.values[0], default=None)
 
@@ -155,22 +155,25 @@ class Study:
     def _poll(self, trial: Trial) -> None:
         code, asked = trial.poll(), self._asked[trial.number]
         epochs = trial.new_epochs()
-        for epoch, top1 in epochs.items():
-            asked.report(top1, epoch)
+        for epoch, score in epochs.items():
+            asked.report(score, epoch)
         if epochs and code is None and not trial.is_pruned and asked.should_prune():
             trial.is_pruned = True
             trial.stop()
         if code is None:
             return
         self.running.remove(trial)
-        elapsed, top1 = duration(time.monotonic() - trial.started_s), summary(trial.folder).get("best/val/top1")
-        if code == 0 and top1 is not None:
+        elapsed, found = duration(time.monotonic() - trial.started_s), summary(trial.folder)
+        metric = best_metric(found)
+        figure, score = figure_of(metric), found.get(f"best/{metric}")
+        if code == 0 and score is not None:
             self.num_failed = 0
-            self.end(trial.number, TrialState.COMPLETE, top1)
+            self._study.set_metric_names([metric])
+            self.end(trial.number, TrialState.COMPLETE, score)
             best = self.best()
             assert best
-            say(f"trial {trial.number} finished: val top-1 {percent(top1)} after {elapsed}; "
-                f"best so far {percent(best.values[0])} (trial {_number_of(best)})")  # fmt: skip
+            say(f"trial {trial.number} finished: val {figure.title} {figure.text(score)} after {elapsed}; "
+                f"best so far {figure.text(best.values[0])} (trial {_number_of(best)})")  # fmt: skip
         elif trial.is_pruned:
             self.num_failed = 0
             self.end(trial.number, TrialState.PRUNED)
@@ -195,13 +198,15 @@ class Study:
         say(self.counts())
         if (best := self.best()) is None:
             return 1
-        number, top1, options = _number_of(best), best.values[0], self._options(best)
+        number, score, options = _number_of(best), best.values[0], self._options(best)
+        metric = best_metric(summary(self.plan.folder / "trials" / str(number)))
+        title = figure_of(metric).title
         line = shell_line("train", [*self.plan.train_argv, *options])
-        content = {"trial": number, "val/top1": top1, "options": options, "command": line}
+        content = {"trial": number, metric: score, "options": options, "command": line}
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
-        atomic_write(self.plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
+        atomic_write(self.plan.folder / "best.yaml", f"# The finished trial with the highest val {title}.\n{text}")
         print(f"Leaderboard: {shell_line('report', [os.path.relpath(self.plan.folder)])}")
-        say(f"Best: trial {number}, val top-1 {percent(top1)}. Train with its options:")
+        say(f"Best: trial {number}, val {title} {figure_of(metric).text(score)}. Train with its options:")
         print(f"  {line}", flush=True)
         return 0
 

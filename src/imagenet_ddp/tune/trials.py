@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.config.figures import best_metric
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.runs.folder import is_locked
@@ -117,11 +118,12 @@ class Trial:
         return 128 - code if code is not None and code < 0 else code
 
     def new_epochs(self) -> dict[int, float]:
-        """Return epoch -> val/top1 of the rows that were added to metrics.csv since the last call."""
+        """Return epoch -> score of the rows that were added to metrics.csv since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         new, self._num_rows = rows[self._num_rows :], len(rows)
-        return {int(row["epoch"]): float(row["val/top1"]) for row in new if row["val/top1"] and row["epoch"] != "0"}
+        score = best_metric(new[0] if new else ())
+        return {int(row["epoch"]): float(row[score]) for row in new if row[score] and row["epoch"] != "0"}
 
     def output(self) -> list[str]:
         """Return the lines of the log since the trial was last started, without empty lines."""

@@ -27,7 +27,6 @@ from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs import result_files
-from imagenet_ddp.runs.check_run import VAL_METRICS
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.strategies.process_group import destroy_process_group
@@ -51,7 +50,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     positions = trained.positions(data.source)
     named = trained if trained.has_names else data.source
     classes, labels = named.classes, named.labels
-    data.remap_targets(positions)
+    data.remap_targets(positions, len(classes))
     num_images, num_classes = len(data.val_images), len(data.source.classes)
     metric_names, real_labels = config.metrics or [], None
     if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
@@ -66,11 +65,12 @@ def run(job: Job, plan: Plan, world: World) -> float:
     is_subset = config.classes == "subset"
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
-        module.task = OneLabel(num_classes)
+        module.task = OneLabel(num_classes)  # of which the checks have made sure
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
-    collected = Predictions(keep_scores="auroc" in metric_names)
+    task, collected = module.task, Predictions(keep_scores="auroc" in metric_names)
+    callbacks: list[L.Callback] = [bad_images, collected] if task.has_one_prediction else [bad_images]
     watches = [] if world.watch is None else [StalledStep(world.watch.fail, config.strategy.timeout_s)]
-    trainer = build.make_trainer(plan, world, [*watches, bad_images, collected], job.run_dir)
+    trainer = build.make_trainer(plan, world, [*watches, *callbacks], job.run_dir)
     log.say(world.place.sentence())
     log.say(
         f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
@@ -96,20 +96,24 @@ def run(job: Job, plan: Plan, world: World) -> float:
             watch.end()
     finally:
         data.close()
-    metrics = {name: float(trainer.callback_metrics[name]) for name in VAL_METRICS}
-    loss, *accuracies = module.task.figures
-    log.say(" | ".join(f"{each.title} {each.text(metrics[f'val/{each.name}'])}" for each in (*accuracies, loss)))
-    counted, num_unreadable = module.val_counts, 0
-    if (predicted := collected.result) is not None:  # rank 0
+    metrics = {name: float(trainer.callback_metrics[name]) for name in task.val_metrics}
+    loss, *scores = task.figures
+    log.say(" | ".join(f"{each.title} {each.text(metrics[f'val/{each.name}'])}" for each in (*scores, loss)))
+    counted, num_unreadable, file = module.val_counts, 0, None
+    further = module.val_results(classes)
+    if (predicted := collected.result) is not None:  # on rank 0
         num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
-        further = further_results(predicted, data.val_images.targets, classes, metric_names, real_labels)
-        for line in results_lines(further):
-            log.say(line)
-        file = None if config.predictions == "none" else "predictions.csv"
-        if file is not None:
+        further |= further_results(predicted, data.val_images.targets, classes, metric_names, real_labels)
+        if config.predictions == "csv":
+            file = "predictions.csv"
             reasons = dict(data.bad_images.board.all())
             columns = prediction_columns(predicted, data.val_images, classes, reasons)
             result_files.write_predictions(job.run_dir / file, columns, config.csv_delimiter)
+    elif not task.has_one_prediction:
+        num_unreadable = len(data.bad_images.board.all())
+    if world.place.rank == 0:
+        for line in results_lines(further):
+            log.say(line)
         result = {
             **metrics,
             "num_val_images": counted[0],
@@ -141,7 +145,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.say(result_files.counted_sentence(counted, num_images, num_unreadable, share))
     log.close()
     destroy_process_group()
-    return metrics[f"val/{module.task.score.name}"]
+    return metrics[f"val/{task.score.name}"]
 
 
 class Predictions(L.Callback):

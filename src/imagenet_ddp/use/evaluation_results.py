@@ -73,10 +73,11 @@ def further_results(
 
 def results_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the log lines for the results of further_results."""
+    lines: list[str] = []
     if calibration := results.get("calibration"):
         ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
         lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
-    else:
+    elif "num_without_class" in results:
         lines = [
             f"For {count_noun(results['num_without_class'], 'image')} {NOT_FINITE}: counted as wrong, without a class. "
             "Calibration and auroc need finite outputs and are left out."

@@ -23,6 +23,7 @@ from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Config, choose_precision, image_statistics
 from imagenet_ddp.launch.stored_config import model_title
 from imagenet_ddp.launch.trained_model import TrainedModel
+from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.layers import average_views
@@ -131,7 +132,7 @@ def make_predictor(
         device = devices.use_device(config.trainer)
         precision = choose_precision(config, device).value
     devices.set_up_process(device.type, devices.choose_num_threads(config.cluster.num_threads, 1)[0])
-    net = net.to(device)
+    net, task = net.to(device), TASKS[config.data.labels]
     # the weights stay in fp32, also for bf16-true: explain needs gradients
     kind = HALF.get(precision.partition("-")[0])
     autocast = torch.autocast(device.type, kind) if kind is not None else nullcontext()
@@ -145,7 +146,7 @@ def make_predictor(
     def probabilities(images: list[Tensor]) -> Tensor:
         with autocast:
             logits = average_views(net, normalised(images), transform.views)
-        return logits.float().softmax(dim=1).cpu()
+        return task.probabilities(logits.float()).cpu()
 
     def explain(images: list[Tensor], classes: list[int]) -> Tensor:
         indices = torch.tensor(classes, device=device)

@@ -37,6 +37,11 @@ class DataConfig(Replaceable):
     images_dir: Annotated[
         str | None, Example("FOLDER"), "table: folder to which its paths are relative; null: the table's own folder."
     ] = None
+    labels: Annotated[
+        str,
+        choice("one", "several"),
+        "Labels of an image; several: any number (multi-label), in a table between ; or | in one cell.",
+    ] = "one"
     train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
     val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
     val_fraction: Annotated[

@@ -29,7 +29,9 @@ class Images:
     pickled into each DataLoader worker, so store arrays rather than lists of strings.
     """
 
-    targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
+    # int64 (N,): position of each image's class in Source.classes; data.labels=several: uint8 (N, classes), 1 for each
+    # label of the image
+    targets: np.ndarray
     weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
     location: str = ""  # folder or address of the images, shown in messages
     is_encoded: bool = False  # whether `encoded` returns image files
@@ -37,6 +39,12 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def num_of_each(self, num_classes: int) -> np.ndarray:
+        """Return the number of images of each class, int64 (num_classes,)."""
+        if self.targets.ndim == 2:
+            return self.targets.sum(0, dtype=np.int64)
+        return np.bincount(self.targets, minlength=num_classes)
 
     def read(self, index: int) -> "Tensor":
         """Return the decoded image: uint8 (3, H, W), RGB. Raises UnreadableImage or OSError."""
@@ -86,9 +94,12 @@ class Source:
             if images is not None and images.weights is not None:
                 images.weights = np.asarray(images.weights, np.float32)
 
-    def settle_targets(self, owner: str) -> list[str]:
-        """Convert the targets of both splits to int64. Return a message for each split with others than positions in
-        `classes`. owner: the option that chose the source."""
+    def settle_targets(self, owner: str, labels: str) -> list[str]:
+        """Convert the targets of both splits to int64, or uint8 for several labels. Return a message for each split
+        with others than positions in `classes`. owner: the option that chose the source. labels: value of
+        data.labels."""
+        if labels == "several":
+            return self._settle_several(owner)
         found = []
         for name, images in (("training", self.train), ("validation", self.val)):
             if images is None:
@@ -114,11 +125,27 @@ class Source:
             )
         return found
 
+    def _settle_several(self, owner: str) -> list[str]:
+        found = []
+        for name, images in (("training", self.train), ("validation", self.val)):
+            if images is None:
+                continue
+            targets = np.asarray(images.targets)
+            if targets.shape == (len(targets), len(self.classes)) and np.isin(targets, (0, 1)).all():
+                images.targets = targets.astype(np.uint8)
+                continue
+            found.append(
+                f"{owner}: with data.labels=several, the targets of the {name} images must be 0 or 1 for each of "
+                f"{len(self.classes)} classes, (N, {len(self.classes)}), got {targets.dtype} {targets.shape}. Hint: "
+                "name all classes in Source.classes, or set data.labels=one."
+            )
+        return found
+
     def classes_without_validation(self) -> list[str]:
         """Return the classes that have training images but no validation images."""
         if self.train is None or self.val is None:
             return []
-        train, val = (np.bincount(each.targets, minlength=len(self.classes)) for each in (self.train, self.val))
+        train, val = (each.num_of_each(len(self.classes)) for each in (self.train, self.val))
         return [self.classes[target] for target in np.flatnonzero((train > 0) & (val == 0)).tolist()]
 
 

@@ -14,14 +14,15 @@ class DatasetImages(Images):
     or uint8 (H, W, 3) as an array or (3, H, W) as a tensor, before any augmentation and normalisation. label: int.
 
     Labels are taken from its attribute `targets` or `labels`, if there is one, as torchvision's datasets have; else
-    each pair is read once.
+    each pair is read once. labels: value of data.labels; for several, the label of a pair is 0 or 1 for each class.
     """
 
-    def __init__(self, dataset: Any, owner: str):
+    def __init__(self, dataset: Any, owner: str, labels: str = "one"):
         self._dataset, self._owner = dataset, owner
-        labels = _labels(dataset)
-        self.is_read = labels is None
-        self.targets = np.asarray([int(dataset[i][1]) for i in range(len(dataset))] if labels is None else labels)
+        known = _labels(dataset)
+        self.is_read = known is None
+        as_label: Any = np.asarray if labels == "several" else int
+        self.targets = np.asarray([as_label(dataset[i][1]) for i in range(len(dataset))] if known is None else known)
         self.location = str(getattr(dataset, "root", None) or "")  # the folder of torchvision's datasets
 
     def read(self, index: int) -> Any:
@@ -48,10 +49,13 @@ def is_pair(found: Any) -> bool:
     return isinstance(found, tuple | list) and len(found) == 2 and all(hasattr(each, "__getitem__") for each in found)
 
 
-def open_datasets(pair: Any, owner: str) -> Source:
-    """Return the source of (training, validation) Datasets. owner: the option that made them."""
-    train, val = (DatasetImages(dataset, owner) for dataset in pair)
+def open_datasets(pair: Any, owner: str, labels: str = "one") -> Source:
+    """Return the source of (training, validation) Datasets. owner: the option that made them. labels: value of
+    data.labels."""
+    train, val = (DatasetImages(dataset, owner, labels) for dataset in pair)
     names = None if _changes_labels(pair[0]) else getattr(pair[0], "classes", None)
+    if labels == "several":
+        names = names or range(train.targets.shape[-1])
     names = names or range(max([*train.targets, *val.targets], default=-1) + 1)
     notes = []
     if train.is_read:

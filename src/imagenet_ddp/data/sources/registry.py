@@ -79,7 +79,8 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Sourc
             if data.val_fraction is None:
                 hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
-    if mistakes := source.settle_targets(f"data._target_={data.target}" if data.target else f"data={data.name}"):
+    owner = f"data._target_={data.target}" if data.target else f"data={data.name}"
+    if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)
     if absent := source.classes_without_validation():
         words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
@@ -94,7 +95,7 @@ def _own_source(target: str, data: "DataConfig") -> "Source":
     root = {"root": data.root} if data.root else {}
     source = make("data._target_", target, {**data.args, **root})
     if is_pair(source):
-        source = open_datasets(source, f"data._target_={target}")
+        source = open_datasets(source, f"data._target_={target}", data.labels)
     if not isinstance(source, Source):
         raise ConfigError(
             f"data._target_={target} must return a Source, or a pair of torch Datasets, got {type(source).__name__}. "

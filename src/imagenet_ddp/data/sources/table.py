@@ -44,9 +44,15 @@ _WHOLE = re.compile(r"(\d+)(\.0+)?", re.ASCII)
 class Row(NamedTuple):
     number: int  # as a spreadsheet shows it
     path: str  # relative to the folder of the images, or absolute
-    label: str  # class name
+    label: str  # class name, or several
     split: str
     weight: str
+
+    def labels(self, data: DataConfig) -> list[str]:
+        """Return the class names of the image."""
+        if data.labels == "one":
+            return [self.label]
+        return [name for part in re.split("[;|]", self.label) if (name := part.strip())]
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,13 @@ class ImageTable(SourceType):
         table, is_share = read_table(data, verb), data.val_fraction is not None
         need_train = verb != "evaluate" or is_share
         train_rows, val_rows = table.of_split("train") if need_train else [], table.of_split("val")
-        classes = sorted({row.label for row in (*train_rows, *val_rows)})
+        classes = sorted({label for row in (*train_rows, *val_rows) for label in row.labels(data)})
         train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
         digits = digest(train, val)
         if data.val_fraction is not None:
             train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
         val.weights = None  # validation weights all images equally
-        notes = [table.note, *_joined_labels(classes)]
+        notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
         if len(train) and (weights := train.weights) is not None:
             notes.append(
                 f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
@@ -106,7 +112,12 @@ class ImageTable(SourceType):
 
 def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
     positions = {name: position for position, name in enumerate(classes)}
-    targets = np.fromiter((positions[row.label] for row in rows), np.int64, len(rows))
+    if data.labels == "one":
+        targets = np.fromiter((positions[row.label] for row in rows), np.int64, len(rows))
+    else:
+        targets = np.zeros((len(rows), len(classes)), np.uint8)
+        for number, row in enumerate(rows):
+            targets[number, [positions[label] for label in row.labels(data)]] = 1
     reading = Reading.of(data)
     images = FileImages(table.folder, Names.of(row.path for row in rows), targets, reading)
     if "weight" in table.columns:
@@ -301,7 +312,7 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
         [(number, count_noun(count, "cell")) for number, count in cells.ragged],
         "correct those rows, and put quotes around text that contains a comma",
     )
-    if found := found + _wrong_rows(table) + _wrong_splits(table, data.val_fraction, verb):
+    if found := found + _wrong_rows(table, data) + _wrong_splits(table, data, verb):
         raise ConfigError(found)
     return table
 
@@ -319,11 +330,12 @@ def _splits(cells: list[str]) -> list[str]:
     return [kind_of[cell] for cell in cells]
 
 
-def _wrong_rows(table: Table) -> list[str]:
-    found = []
+def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
+    found, may_be_empty = [], data.labels == "several"
     rules: list[tuple[str, Callable[[str], bool], str, str]] = [
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
-        ("label", _is_missing, "must name a class, but the cell is empty or says that there is no value",
+        ("label", lambda cell: _is_missing(cell) and not (may_be_empty and not cell),
+         "must name a class, but the cell is empty or says that there is no value",
          "remove them. A class that is really called so needs a longer name, such as no_defect"),
         ("label", lambda cell: any(char < " " for char in cell),
          "must be a single line without control characters, but is not",
@@ -349,7 +361,8 @@ def _wrong_rows(table: Table) -> list[str]:
     return found + _rows_message(rule, repeated, "correct those rows, or remove them")
 
 
-def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[str]:
+def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str]:
+    val_fraction = data.val_fraction
     if val_fraction is not None and "split" in table.columns:
         return [
             f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column. Hint: set "
@@ -364,7 +377,7 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
     ]
     if found or verb == "evaluate":
         return found
-    train, val = ({row.label for row in table.of_split(name)} for name in SPLITS)
+    train, val = ({label for row in table.of_split(name) for label in row.labels(data)} for name in SPLITS)
     if foreign := sorted(val - train):
         found.append(
             f"{table.file}: each label of val must also be a label of train, but {len(foreign)} of "

@@ -42,7 +42,11 @@ def split_validation(
     is_copied = np.zeros(len(images), dtype=bool)
     is_copied[first[first != np.arange(len(images))]] = True
     is_copied = is_copied[first]  # the earliest copy, too
-    val = _folds(images.targets, _hashes(images.names, seed), first, is_copied, fraction) == fold
+    # of several labels, each combination counts as a class
+    groups = images.targets
+    if groups.ndim == 2:
+        groups = np.unique(groups, axis=0, return_inverse=True)[1].reshape(-1)
+    val = _folds(groups, _hashes(images.names, seed), first, is_copied, fraction) == fold
     digits = digest(images)
     if is_copied.any():
         digits = hashlib.sha256(digits.encode() + first.tobytes()).hexdigest()[:8]

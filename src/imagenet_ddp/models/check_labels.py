@@ -1,0 +1,40 @@
+"""Find the options that do not go with several labels per image (data.labels=several). Does not import torch."""
+
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+
+_ONLY_ONE = ("export", "prepare", "benchmark")  # commands that know one label per image only
+
+
+def validate(config: CommonConfig, verb: str) -> list[Mistake]:
+    """Return every mistake. Values of the wrong type are reported elsewhere."""
+    data, loss = config.data, config.loss
+    if data.labels != "several":
+        return []
+    if verb in _ONLY_ONE:
+        what = f"data.labels must be one for {verb}, which knows one label per image only, got several"
+        hint = "predict with `python -m imagenet_ddp.predict` or imagenet_ddp.load" if verb == "export" else ""
+        return [Mistake(what, ("data.labels",), () if hint else (setting("data.labels=one"),), hint)]
+    found: list[Mistake] = []
+    if not data.target and data.name != "table":
+        ways = Fix(("data=table", "data.root=FILE.csv")), setting("data.labels=one")
+        found.append(must_be("data.name", "table with data.labels=several", shown(data.name), *ways))
+    rows = [
+        ("data.mixup_alpha", data.mixup_alpha, 0), ("data.cutmix_alpha", data.cutmix_alpha, 0),
+        ("data.sampling", data.sampling, "shuffled"), ("model.head", config.model.head, "new"),
+        ("teacher.weights", config.teacher.weights, None),
+    ]  # fmt: skip
+    if not loss.target:
+        balanced = loss.class_weights if loss.class_weights == "balanced" else None
+        rows += [("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None)]
+    if isinstance(config, EvaluateConfig):
+        rows = [
+            ("metrics", config.metrics, None), ("real_labels", config.real_labels, None),
+            ("classes", config.classes, "all"),
+        ]  # fmt: skip
+    return found + [
+        must_be(key, f"{shown(only)} with data.labels=several", shown(value), setting(f"{key}={shown(only)}"))
+        for key, value, only in rows
+        if value != only
+    ]
