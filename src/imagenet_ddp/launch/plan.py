@@ -1,5 +1,10 @@
-"""Decide every automatic value of one process, once. build makes objects from the plan, run_summary prints it, and
-summary.json stores it. No other module of a run decides these values."""
+"""Collect every automatic value of one process, once, each with its reason. build makes objects from the plan, the
+first lines of the log show it, and summary.json stores it.
+
+The rule of each value is a function in the file of what it is about: devices.py chooses the device, the precision (such
+as bf16-mixed) and the threads, models/ the compilation, the fused optimizer and the warm-up, data/ the loader processes
+and the decoder.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -25,9 +25,10 @@ def validate(config: CommonConfig, verb: str) -> list[Mistake]:
         ("data.sampling", data.sampling, "shuffled"), ("model.head", config.model.head, "new"),
         ("teacher.weights", config.teacher.weights, None),
     ]  # fmt: skip
-    if not loss.target:
-        balanced = loss.class_weights if loss.class_weights == "balanced" else None
-        rows += [("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None)]
+    balanced = loss.class_weights if loss.class_weights == "balanced" else None
+    rows += [
+        ("loss._target_", loss.target, None), ("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None),
+    ]  # fmt: skip
     if isinstance(config, EvaluateConfig):
         rows = [
             ("metrics", config.metrics, None), ("real_labels", config.real_labels, None),

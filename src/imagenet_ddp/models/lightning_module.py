@@ -74,9 +74,9 @@ class ImageClassifier(L.LightningModule):
         net: required if the checkpoint is one of a net of the user's own. arguments: those of this class, such as
         make_optimizer, which only a training needs. Raises ConfigError if the file is none of this program.
         """
-        net, classes, state = read_module(checkpoint_path, map_location, net)
-        make_optimizer = arguments.pop("make_optimizer", no_optimizer)
-        module = cls(net, len(classes), 0, make_optimizer=make_optimizer, **arguments)
+        net, classes, task, state = read_module(checkpoint_path, map_location, net)
+        arguments = {"make_optimizer": no_optimizer, "task": task, **arguments}
+        module = cls(net, len(classes), 0, **arguments)
         module.load_state_dict(state)
         module.classes = classes
         return module

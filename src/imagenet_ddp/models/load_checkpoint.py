@@ -10,13 +10,15 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.task import Task
 
 
-def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> tuple[nn.Module, list[str], Any]:
-    """Return (the net with random weights, the names of the classes, the module's state) of a checkpoint. No code is
-    run from the file. net: used in place of that of the checkpoint, and required if that is one of the user's own.
-    Raises ConfigError if the file is none of this program."""
+def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> tuple[nn.Module, list[str], Task, Any]:
+    """Return (the net with random weights, the names of the classes, the task, the module's state) of a checkpoint. No
+    code is run from the file. net: used in place of that of the checkpoint, and required if that is one of the user's
+    own. Raises ConfigError if the file is none of this program."""
     stored = torch.load(path, map_location, weights_only=True)
     contents = stored.get("imagenet_ddp", {})
     if not (is_mapping(contents) and "config" in contents):
@@ -32,7 +34,8 @@ def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> t
             f"Hint: pass net={model.target.rpartition('.')[2]}({len(classes)})."
         )
     net = net or create_model(model, len(classes), image_size=contents["config"]["data"]["image_size"])
-    return net, classes, stored["state_dict"]
+    task = TASKS[contents["config"]["data"].get("labels", "one")](len(classes))
+    return net, classes, task, stored["state_dict"]
 
 
 def no_optimizer(_: Any) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from imagenet_ddp.config.figures import FIGURES_OF
+from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums
@@ -25,16 +26,16 @@ class SeveralLabels(Task):
     training, are f1, the mean over the images of 2 × hits / (predicted + labels), and exact, the share of the images
     whose labels are all right.
 
-    loss: the training loss, loss.name=bce or one of the user's own; that of a validation is the binary cross entropy,
-    the mean over the classes.
+    loss: the training loss, by default the binary cross entropy, the mean over the classes; that of a validation is
+    always this one.
     """
 
     labels = "several"
     figures = FIGURES_OF["several"]
     has_one_prediction = False
 
-    def __init__(self, num_classes: int, loss: Loss | OwnLoss):
-        self._num_classes, self._loss = num_classes, loss
+    def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
+        self._num_classes, self._loss = num_classes, loss or Loss(LossConfig(name="bce"), num_classes)
 
     def training_losses(self, logits: Tensor, batch: Mapping[str, Any], reduction: str) -> Tensor:
         target = batch["target"]
