@@ -10,11 +10,37 @@ PACKAGE = ROOT / "src" / "imagenet_ddp"
 PUBLIC = {"_asdict", "_fields_"}  # of named tuples and ctypes: the underscore only avoids a clash of names
 
 
-def test_one_process_train_is_read_in_thirteen_files():
-    files = [PACKAGE / name for name in re.findall(r"^\d+\. `([\w/]+\.py)`", TEXT, re.MULTILINE)]
-    assert files[0].name == "train.py"
-    assert 10 <= len(files) <= 13
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 2_400
+def test_the_reading_order_is_closed():
+    """Each file of this package that one of the order imports is in the order, or among the leaves."""
+    order, _, table = TEXT.partition("## Reading order")[2].partition("\n## ")[0].partition("| leaves in | files |")
+    sheet = re.findall(r"^\d+\. `([\w/]+\.py)`", order, re.MULTILINE)
+    lines = [(PACKAGE / name).read_text() for name in sheet]
+    said = int(re.search(r"these (\d+) files, which have about ([\d,]+) lines", order)[2].replace(",", ""))  # type: ignore[index]
+    assert abs(sum(text.count("\n") for text in lines) - said) < 0.05 * said
+    leaves = {"__init__.py", "system/"}
+    for folder, names in re.findall(r"^\| (?:`(\w+/)`|the top) \| (.*) \|$", table, re.MULTILINE):
+        leaves |= {f"{folder}{name}" for name in re.findall(r"`([\w/]+?(?:\.py|/))`", names)}
+    assert [name for name in leaves if not (PACKAGE / name).exists()] == []
+    unnamed = {
+        module
+        for text in lines
+        for module in imported(text)
+        if module not in (*sheet, *leaves) and not any(module.startswith(leaf) for leaf in leaves if leaf.endswith("/"))
+    }
+    assert unnamed == set(), "name them in the reading order or among its leaves"
+
+
+def imported(text: str) -> set[str]:
+    """The files of this package from which a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("imagenet_ddp"):
+            folder = (node.module or "").replace(".", "/").removeprefix("imagenet_ddp").removeprefix("/")
+            for name in (alias.name for alias in node.names):
+                inside = f"{folder}/{name}.py".removeprefix("/")
+                alone = f"{folder}.py" if folder and (PACKAGE / f"{folder}.py").is_file() else "__init__.py"
+                found.add(inside if (PACKAGE / inside).is_file() else alone)
+    return found
 
 
 def test_every_package_is_in_the_diagram():
