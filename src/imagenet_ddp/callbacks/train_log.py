@@ -55,7 +55,8 @@ class TrainLog(L.Callback):
         self.updated = False  # whether this process has updated the weights
         self.failure: BaseException | None = None  # the error or stop that ended the training
         self.counts_images = False
-        self._restored: list[float] | None = None  # numbers of the sums of this epoch
+        self._restored: Sums | None = None
+        self._sums_of = [each.name for each in self.figures]
         self._begin_s = self._begin_cpu_s = 0.0
         self._end: tuple[float, float] | None = None  # time and CPU seconds at the end of the training
         self._trainer: L.Trainer | None = None
@@ -70,18 +71,16 @@ class TrainLog(L.Callback):
     # -- hooks
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if task := task_of(pl_module):
-            self.figures = task.figures
+        task = task_of(pl_module)
+        self.counts_images, self._sums_of = task is not None, task.sums_of if task else []
+        self.figures = task.figures if task else self.figures
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun, self.updated = trainer, None, False, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
-        task = task_of(pl_module)
-        self.counts_images, names = task is not None, task.sums_of if task else []
-        epoch = None
-        if self._restored is not None and trainer.global_rank == 0:  # restored sums are those of all ranks
-            epoch = Sums.of(names, self._restored)
-        self.sums = RunningSums(names, pl_module.device, epoch)
+        # restored sums are those of all ranks
+        epoch = self._restored if trainer.global_rank == 0 else None
+        self.sums = RunningSums(self._sums_of, pl_module.device, epoch)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.train_times.begin()
@@ -279,7 +278,7 @@ class TrainLog(L.Callback):
         for key, stored in state_dict["bests"].items():
             best = self.bests.setdefault(key, Best(stored["monitor"], stored["mode"]))
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
-        self._restored = state_dict["sums"]
+        self._restored = Sums.of(self._sums_of, state_dict["sums"])
         self.train_times.load_state_dict(state_dict["times"])
         self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}
         self.train_s, self.train_cpu_s = float(state_dict["train_s"]), float(state_dict["train_cpu_s"])
