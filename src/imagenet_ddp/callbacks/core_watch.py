@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.train_log import cpu_seconds
+from imagenet_ddp.callbacks.measures import cpu_seconds
 from imagenet_ddp.system.idle_cores import CpuTimes, cores_used_by_others
 from imagenet_ddp.system.text import count_noun
 

@@ -1,15 +1,19 @@
 """Hold the numbers of TrainLog: sums over images, the best score of a metric, and the times of steps."""
 
+import contextlib
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 from torch import Tensor
 
+from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.models.sums import Sums, loss_dtype, to_host
 
 
@@ -166,6 +170,18 @@ class StepTimes:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.run = Span.of(state_dict["run"])
         self._epoch_mark, self._taken = self.run.since(Span.of(state_dict["epoch"])), replace(self.run)
+
+
+def cpu_seconds(trainer: L.Trainer) -> float:
+    """Return the CPU seconds used so far by this process and its running loader workers; the latter only on systems
+    with /proc."""
+    total = time.process_time()
+    for loader in (trainer.train_dataloader, trainer.val_dataloaders):
+        for worker in loader_workers(loader):
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime: man 5 proc
+    return total
 
 
 def on_cpu(values: Mapping[str, float]) -> dict[str, Tensor]:

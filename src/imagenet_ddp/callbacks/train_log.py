@@ -1,21 +1,17 @@
 """Own the numbers of a training run (losses, accuracies, times and best scores), and format them as lines of the log.
 Progress, History, ResumeCheckpoint and the loggers read them here."""
 
-import contextlib
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import torch
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
-from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, on_cpu
+from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, cpu_seconds, on_cpu
 from imagenet_ddp.config.figures import FIGURES_OF, TOP1
-from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.models.task import task_of
 
@@ -299,15 +295,3 @@ def find_log(trainer: L.Trainer) -> TrainLog:
 def train_names(means: Mapping[str, float], suffix: str = "") -> dict[str, float]:
     """Return the means under the names by which they are logged."""
     return {f"train/{name}{suffix}": value for name, value in means.items()}
-
-
-def cpu_seconds(trainer: L.Trainer) -> float:
-    """Return the CPU seconds used so far by this process and its running loader workers; the latter only on systems
-    with /proc."""
-    total = time.process_time()
-    for loader in (trainer.train_dataloader, trainer.val_dataloaders):
-        for worker in loader_workers(loader):
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime: man 5 proc
-    return total

@@ -58,8 +58,10 @@ class ImageClassifier(L.LightningModule):
         self._seed = seed
         self._val_views = val_views
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
-        self.val_means: Any = nn.ModuleDict({name: ImageMean(name) for name in self.task.sums_of})
-        self.val_measures: Any = nn.ModuleDict(self.task.val_measures(num_val_images))  # no means over images
+        self.val_means = {name: ImageMean(name) for name in self.task.sums_of}
+        self.val_measures: dict[str, Any] = self.task.val_measures(num_val_images)  # no means over images
+        for name, metric in {**self.val_means, **self.val_measures}.items():
+            self.add_module("val_loss" if name == "loss" else name, metric)  # such as top1
         self.counted = ImagesCounted(num_val_images)
         self.classes: list[str] = []  # of a loaded checkpoint
         # of the last validation, over all ranks: (number of counted images, highest count of any image)

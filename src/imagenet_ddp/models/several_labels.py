@@ -13,7 +13,7 @@ from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
-from imagenet_ddp.models.sums import Sums
+from imagenet_ddp.models.sums import Sums, loss_dtype
 from imagenet_ddp.models.task import Task
 
 
@@ -48,8 +48,9 @@ class SeveralLabels(Task):
         predicted, labels, is_finite = logits.detach() > 0, target.bool(), has_class(logits.detach())
         hits, named = (predicted & labels).sum(1), predicted.sum(1) + labels.sum(1)
         f1 = torch.where(named > 0, 2 * hits / named.clamp(min=1), 1.0)  # 1 if there is no label, and none predicted
-        exact = (predicted == labels).all(1) & is_finite
-        return Sums({"loss": loss.detach(), "f1": (f1 * is_finite).sum(), "exact": exact.sum()}, len(logits))
+        f1 = (f1 * is_finite).sum(dtype=loss_dtype(f1.device))
+        exact = ((predicted == labels).all(1) & is_finite).sum()
+        return Sums({"loss": loss.detach(), "f1": f1, "exact": exact}, len(logits))
 
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:

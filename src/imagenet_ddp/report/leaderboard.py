@@ -160,7 +160,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     titles = [each.title if each.is_share else f"val {each.title}" for each in further]
     notes = ["images/s is the median over the epochs after the first."]
     if titles:
-        notes[0] = f"{' and '.join(titles)} {'belong' if titles[1:] else 'belongs'} to the best epoch. {notes[0]}"
+        named = " and ".join([*filter(None, [", ".join(titles[:-1])]), titles[-1]])
+        notes[0] = f"{named} {'belong' if titles[1:] else 'belongs'} to the best epoch. {notes[0]}"
     if len(scores) > 1:
         notes.append(f"The runs have different scores: {', '.join(each.title for each in scores)}.")
     if hidden := [column.title for column in options if not column.shown]:
