@@ -50,7 +50,7 @@ def test_well(typed: dict[str, Any]):
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS and leave logger.a out."),
         (
-            {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
+            {"callbacks": monitoring("auto"), "trainer": {"limit_val_batches": 0}},
             ", got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
         ),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),

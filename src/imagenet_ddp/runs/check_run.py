@@ -1,12 +1,12 @@
 """Find mistakes in the name, callbacks, loggers, input and output of a run. Does not import torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.figures import FIGURES_OF
+from imagenet_ddp.config.figures import FIGURES_OF, Figure
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
@@ -15,7 +15,6 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.packages import missing_package
 
-AUTO_MONITOR = "auto"  # the score of the task
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
@@ -113,13 +112,15 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     if len(_known_classes(config["callbacks"])) < sum(isinstance(entry, Mapping) for entry in entries):
         return []
     has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
-    known = metrics_of(config.get("data", {}).get("labels", "one"), has_validation=has_validation)
+    figures = FIGURES_OF.get(str(config.get("data", {}).get("labels")), FIGURES_OF["one"])
+    known = _metrics(figures, has_validation=has_validation)
 
     def closest(monitor: str) -> str:
         return max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
 
+    given = {key: config["callbacks"][key].get("monitor") for key, _ in _known_classes(config["callbacks"])}
     monitors = {
-        key: config["callbacks"][key].get("monitor")
+        key: f"val/{figures[1].name}" if given[key] == "auto" else given[key]
         for key, name in _known_classes(config["callbacks"])
         if name in ("EarlyStopping", "ModelCheckpoint")
         or (name == "ResumeCheckpoint" and has_validation)  # else it has no best score
@@ -132,15 +133,14 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
             setting(f"++callbacks.{key}.monitor={closest(str(monitor))}"),
         )
         for key, monitor in monitors.items()
-        if monitor not in (None, AUTO_MONITOR, *known)
+        if monitor not in (None, *known)
     ]
 
 
-def metrics_of(labels: str, *, has_validation: bool) -> list[str]:
+def _metrics(figures: Sequence[Figure], *, has_validation: bool) -> list[str]:
     """Return the metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
-    labels: value of data.labels."""
-    loss, *scores = FIGURES_OF.get(labels, FIGURES_OF["one"])
-    figures = [*scores, loss]
+    figures: of the task, with the loss first."""
+    figures = [*figures[1:], figures[0]]
     train = [f"train/{each.name}{suffix}" for suffix in ("", "_epoch") for each in figures if each.is_mean]
     val = [f"val/{each.name}" for each in figures] if has_validation else []
     return [*train, "lr", "images_per_s", "data_wait_frac", *val, "epoch", "step"]

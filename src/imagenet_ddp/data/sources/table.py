@@ -250,7 +250,10 @@ def _joined_labels(classes: Sequence[str]) -> list[str]:
     if not joined:
         return []
     what = f"{count_noun(len(joined), 'label')} of {len(classes):,} {'joins' if len(joined) == 1 else 'join'} several"
-    return [f"{what} names ({printable(shorten_list(joined))}): each is one class, because an image has one label."]
+    said = f"{what} names ({printable(shorten_list(joined))}): each is one class, because an image has one label."
+    if any(re.search(r"[;|]", name) for name in joined):
+        said += " Hint: if these are several labels of an image, set data.labels=several loss.name=bce."
+    return [said]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
