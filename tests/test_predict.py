@@ -15,7 +15,7 @@ from conftest import Run, write_images
 from imagenet_ddp import predict
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.image_files import find_images
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files

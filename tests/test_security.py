@@ -29,11 +29,11 @@ from PIL import Image
 
 from imagenet_ddp import demo
 from imagenet_ddp.cli import parse
-from imagenet_ddp.data.decode import decode
-from imagenet_ddp.data.pixel_conversion import MAX_PIXELS
+from imagenet_ddp.data.decoding.decode import decode
+from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.data.sources.pack_format import File
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import KEY
 from imagenet_ddp.models import compiled

@@ -70,7 +70,7 @@ def too_large(path: str) -> str:
     """Return why an uploaded picture is too large to be decoded, from its header, or ""."""
     from PIL import Image
 
-    from imagenet_ddp.data.pixel_conversion import FORMATS
+    from imagenet_ddp.data.decoding.pixel_conversion import FORMATS
 
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
@@ -84,7 +84,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
     """Build the demo page, a gradio.Blocks. gradio: the imported module."""
     import torch
 
-    from imagenet_ddp.data.unreadable_images import UnreadableImage
+    from imagenet_ddp.data.decoding.errors import UnreadableImage
     from imagenet_ddp.models.class_activation import overlay
 
     explain = predictor.explain

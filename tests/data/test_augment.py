@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as F
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import Augmentation, AugmentedTransform, PadCrop, make_train_transform
-from imagenet_ddp.data.decode import Pixels
+from imagenet_ddp.data.decoding.decode import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty
 
 FILL = (120, 110, 100)

@@ -11,12 +11,13 @@ from conftest import write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.decoding.errors import LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.transforms import TrainTransform
-from imagenet_ddp.data.unreadable_images import Bad, LoadError
+from imagenet_ddp.data.unreadable_images import Bad
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import PadCrop
-from imagenet_ddp.data.decode import Pixels
+from imagenet_ddp.data.decoding.decode import Pixels
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty, normalise, resize_into, train_size
 from imagenet_ddp.errors import ConfigError

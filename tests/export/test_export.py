@@ -19,7 +19,7 @@ from torch import nn
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
-from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.graph import Classifier

@@ -14,7 +14,7 @@ from conftest import Run
 from helpers.sample_images import write_odd_files
 from PIL import ExifTags, Image
 
-from imagenet_ddp.data.pixel_conversion import Ignored
+from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.prepare import check, pack
@@ -23,7 +23,7 @@ from imagenet_ddp.prepare import options as prepare_options
 KILLERS = """
 import os, signal, time
 import numpy as np, torch
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data import Images, Source
 
 class Killers(Images):

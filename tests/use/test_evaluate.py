@@ -17,7 +17,7 @@ from helpers.train_runs import wait_for
 from torch import Tensor
 from torchvision.models import mobilenet_v2
 
-from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

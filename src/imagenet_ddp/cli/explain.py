@@ -12,8 +12,9 @@ from imagenet_ddp.cli.known_terms import removed, unknown
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema import trainer
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
+from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS

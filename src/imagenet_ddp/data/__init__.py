@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from imagenet_ddp.system.process import lazy_names
 
 if TYPE_CHECKING:
+    from imagenet_ddp.data.decoding.errors import UnreadableImage
     from imagenet_ddp.data.module import ImageDataModule
     from imagenet_ddp.data.sources.base import Images, Source
-    from imagenet_ddp.data.unreadable_images import UnreadableImage
 
 __all__ = ["ImageDataModule", "Images", "Source", "UnreadableImage"]
 
@@ -23,6 +23,6 @@ __getattr__ = lazy_names(
         "ImageDataModule": "module",
         "Images": "sources.base",
         "Source": "sources.base",
-        "UnreadableImage": "unreadable_images",
+        "UnreadableImage": "decoding.errors",
     },
 )

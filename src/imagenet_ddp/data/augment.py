@@ -17,7 +17,7 @@ from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import Picture
+from imagenet_ddp.data.decoding.decode import Picture
 from imagenet_ddp.data.transforms import (
     EvalTransform,
     TrainTransform,

@@ -11,9 +11,9 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import open_source, source_type
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.mistakes import Mistake
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted

@@ -7,7 +7,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.pixel_conversion import IGNORED_WORDS, Ignored
+from imagenet_ddp.data.decoding.pixel_conversion import IGNORED_WORDS, Ignored
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.system.text import count_noun
 

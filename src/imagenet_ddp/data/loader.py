@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.decode import Picture, Pixels, decode_whole
+from imagenet_ddp.data.decoding.decode import Picture, Pixels, decode_whole
+from imagenet_ddp.data.decoding.errors import LoadError, UnreadableImage
 from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform, empty
-from imagenet_ddp.data.unreadable_images import Bad, LoadError, UnreadableImage
+from imagenet_ddp.data.unreadable_images import Bad
 from imagenet_ddp.errors import is_silent_end, silent_end
 from imagenet_ddp.system.seeding import hash_seed
 

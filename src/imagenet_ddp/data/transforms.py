@@ -15,7 +15,7 @@ from torch import Tensor
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.section import to_config, to_plain
 from imagenet_ddp.data.check_data import validate_statistics
-from imagenet_ddp.data.decode import Picture, Pixels
+from imagenet_ddp.data.decoding.decode import Picture, Pixels
 from imagenet_ddp.errors import ConfigError
 
 _TRIES = 10  # attempts to draw a crop that fits, as in torchvision's RandomResizedCrop

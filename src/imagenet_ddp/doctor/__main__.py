@@ -15,7 +15,8 @@ from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
-from imagenet_ddp.doctor.run_checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
+from imagenet_ddp.doctor.run_checks import Check, Machine, failed, inspect_machine, run_checks
+from imagenet_ddp.doctor.worker import diagnose
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import processes
 from imagenet_ddp.system import console

@@ -1,5 +1,5 @@
-"""Run doctor's checks, on one machine and in all ranks, and make one result per line of its report. A failed check does
-not stop the others."""
+"""Run doctor's checks on one machine, and make one result per line of its report. A failed check does not stop the
+others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,14 +15,10 @@ from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.ranks import met_ranks
 from imagenet_ddp.mistakes import Mistake, as_mistakes
-from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.meet import Meeting
     from imagenet_ddp.launch.plan import Plan
 
 
@@ -121,24 +117,3 @@ def failed(mistakes: Iterable[str | Mistake], name: str = "") -> list[Check]:
 
 def passed(what: str) -> list[Check]:
     return [Check("", True, what)]
-
-
-def diagnose(
-    place: Place, payload: tuple[CommonConfig, list[Check], int], meeting: "Meeting | None" = None
-) -> list[Check]:
-    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
-
-    payload: (the config, this node's own checks, the number of classes that they counted or 0).
-    """
-    config, node_checks, num_classes = payload
-    exit_on_signal()
-    with import_torch():
-        from imagenet_ddp.doctor.check_ranks import check_world
-        from imagenet_ddp.launch.world import meet_ranks  # torch from here on
-
-    try:
-        world = meet_ranks(place, config, meeting)
-    except ConfigError as error:
-        return failed(error.mistakes, "ranks") if place.rank == 0 else []
-    with met_ranks(place, config, world=world):
-        return check_world(config, world, node_checks, num_classes)

@@ -15,11 +15,11 @@ from torch import Tensor
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data import check_data
-from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.decoding.decode import Reading, decode
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.image_files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export import model_card
 from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path

@@ -16,7 +16,7 @@ import torch
 from imagenet_ddp.cli.check_launch import validate_multi_process
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import choose_decoder
+from imagenet_ddp.data.decoding.decode import choose_decoder
 from imagenet_ddp.data.loader_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed.place import Place

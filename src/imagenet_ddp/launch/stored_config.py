@@ -20,7 +20,7 @@ from imagenet_ddp.cli.overrides import (
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config, typed_config
-from imagenet_ddp.data.sources.folder import find_layout
+from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import graph_format

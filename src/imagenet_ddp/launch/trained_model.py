@@ -14,8 +14,7 @@ from imagenet_ddp.cli.overrides import lay_over, typed_value
 from imagenet_ddp.config.figures import TOP1
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
-from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
-from imagenet_ddp.data.sources.registry import check_classes
+from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, check_classes, class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names

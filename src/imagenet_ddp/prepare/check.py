@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.data.decode import Pixels, open_picture
-from imagenet_ddp.data.pixel_conversion import IGNORED_WORDS, Ignored, is_rotated
+from imagenet_ddp.data.decoding.decode import Pixels, open_picture
+from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.pixel_conversion import IGNORED_WORDS, Ignored, is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder

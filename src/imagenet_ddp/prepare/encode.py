@@ -9,11 +9,11 @@ import torch
 from PIL import Image, features
 from torch.nn.functional import interpolate
 
-from imagenet_ddp.data.decode import JpegPicture, Pixels, choose_decoder, open_picture
+from imagenet_ddp.data.decoding.decode import JpegPicture, Pixels, choose_decoder, open_picture
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import PackOptions
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 
 
 @dataclass(frozen=True)

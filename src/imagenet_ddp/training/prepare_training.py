@@ -19,8 +19,8 @@ from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.lr_schedules import first_averaged_epoch
-from imagenet_ddp.models.teacher import make_teacher
 from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.models.weights.teacher import make_teacher
 from imagenet_ddp.strategies import batch_split
 
 MOST_ON_FEATURES = 0.9  # share of budget_min by which the last layer has its start and its validation

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.decoding.decode import Reading, decode
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import KEY, Function, graph_format
 from imagenet_ddp.launch import devices

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources import image_files as folder_images
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import (
@@ -20,7 +21,6 @@ from imagenet_ddp.data.sources.image_files import (
     read_file,
     validate_images,
 )
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.imagenet import class_labels, reassessed_labels
-from imagenet_ddp.data.sources.registry import check_classes, open_source
+from imagenet_ddp.data.sources.imagenet import check_classes, class_labels, reassessed_labels
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 
 PATHS = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1, 2)]

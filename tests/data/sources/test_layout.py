@@ -11,7 +11,7 @@ import pytest
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import validate
-from imagenet_ddp.data.sources.folder import find_layout
+from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import implied
 
 

@@ -10,11 +10,11 @@ import torch
 from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.packed import Packed, PackedImages
-from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.sources.packed import PackedImages
+from imagenet_ddp.data.sources.registry import open_source, source_type
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
@@ -179,12 +179,12 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
-    assert Packed().check(keys(folder), "train") == []
+    assert source_type("packed").check(keys(folder), "train") == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
         open_source(keys(folder), 0)
 
 
 def test_a_pack_without_rotation_is_not_read_as_rotated(as_it_is: Path):
-    [text] = Packed().check(keys(as_it_is, exif_orientation=True), "train")
+    [text] = source_type("packed").check(keys(as_it_is, exif_orientation=True), "train")
     assert "Hint: pack them again with data.exif_orientation=true" in text

@@ -14,7 +14,8 @@ from imagenet_ddp.data import Images, Source
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.datasets import open_datasets
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.registry import check_classes, open_source, options_for
+from imagenet_ddp.data.sources.imagenet import check_classes
+from imagenet_ddp.data.sources.registry import open_source, options_for
 from imagenet_ddp.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import distributed
 
 from imagenet_ddp.callbacks import stalled_step
-from imagenet_ddp.data.decode import Picture
+from imagenet_ddp.data.decoding.decode import Picture
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.image_files import class_folders, list_images
 

@@ -6,7 +6,7 @@ because a command checks its data before.
 
 import os
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
+from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
@@ -184,6 +184,10 @@ class SourceType:
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
+
+    def __init__(self, options_for: Callable[[str, str], list[str]]):
+        """options_for: registry.options_for, by which a source says what a folder is that is not of its kind."""
+        self.options_for = options_for
 
     def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
         """Return each mistake that can be found by looking at names, sizes or the table."""

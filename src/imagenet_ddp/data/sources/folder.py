@@ -3,12 +3,11 @@ thousand classes."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
+from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Source, SourceType, one_form
 from imagenet_ddp.data.sources.image_files import (
     FileImages,
@@ -20,7 +19,14 @@ from imagenet_ddp.data.sources.image_files import (
     list_images,
     map_concurrently,
 )
-from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
+from imagenet_ddp.data.sources.layout import (
+    Layout,
+    class_folders_or_none,
+    find_layout,
+    inner_folder,
+    is_split,
+    splits_in,
+)
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.files import describe_path
@@ -30,92 +36,6 @@ KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's arc
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
-_MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
-TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
-VAL = re.compile(f"(?:val(?:id(?:at(?:ion|e))?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
-TEST = re.compile(f"test(?:ing)?{_MORE}", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The folders that contain the class folders of each split. Either may not exist. note: a sentence for the log if
-    they are not those that data.root, data.train_dir and data.val_dir name, else ""."""
-
-    train: Path
-    val: Path
-    note: str = ""
-
-
-def find_layout(data: DataConfig, *, need_train: bool = True) -> Layout:
-    """Return the folders of the splits of data.root, which must be set. need_train: False for an evaluation.
-
-    - A folder that is missing under its default name, train or val, may have another usual name, in any case. test/
-      counts as validation images if there are no others.
-    - If data.root is itself the folder of one split, the other one is beside it.
-    - In an evaluation, the class folders may be directly in data.root.
-    """
-    root, is_share = Path(str(data.root)), data.val_fraction is not None
-    may_name_train, may_name_val = data.train_dir == "train", data.val_dir == "val"
-    place = root if root.name else root.absolute()
-    named = Layout(root / data.train_dir, root / data.val_dir)
-    has_train, has_val = named.train.is_dir() and named.train != root, named.val.is_dir() and named.val != root
-    if (has_train or not may_name_train) and (has_val or not may_name_val):
-        return named
-    train, val = named.train, named.val
-    inside = splits_in(root)
-    # a folder named test beside cat and dog is a class
-    is_whole = has_train or any(map(TRAIN.fullmatch, inside)) or inside == class_folders_or_none(root)
-    if is_whole and not has_train and may_name_train:
-        train = root / next(filter(TRAIN.fullmatch, inside), data.train_dir)
-    if is_whole and not has_val and may_name_val:
-        others = [] if is_share else filter(TEST.fullmatch, inside)
-        found = sorted(filter(VAL.fullmatch, inside), key=lambda name: not name.lower().startswith("val"))  # then dev
-        val = root / next((name for name in (*found, *others)), data.val_dir)
-    is_missing = not ((class_folders_or_none(train) and train != root) or val.is_dir())
-    if is_missing and may_name_train and is_split(place.name) and class_folders_or_none(root):
-        beside = find_layout(replace(data, root=str(place.parent)), need_train=need_train)
-        if TRAIN.fullmatch(place.name):
-            is_used = need_train or is_share or (beside.val.is_dir() and beside.val != place.parent)
-            train, val = (root, beside.val) if is_used else (train, val)
-        elif need_train and beside.train.is_dir():
-            train, val = beside.train, root
-        is_missing = (train, val) == (named.train, named.val)
-    has_classes = len(classes := class_folders_or_none(root)) > 1 or (classes and not splits_in(root / classes[0]))
-    if is_missing and not need_train and not is_share and may_name_val and has_classes:
-        return Layout(train, root, f"{root} has no {data.val_dir}/, so all images of its class folders are used.")
-    if (train, val) == (named.train, named.val):
-        return named
-    used = [train] if is_share else [train, val] if need_train else [val]
-    return Layout(train, val, f"The images are those of {' and '.join(map(str, used))}.")
-
-
-def splits_in(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders that are named as splits and contain class folders of their own."""
-    return [name for name in class_folders_or_none(folder) if is_split(name) and class_folders_or_none(folder / name)]
-
-
-def class_folders_or_none(folder: Path) -> list[str]:
-    """Return class_folders, or [] for a folder that cannot be read."""
-    try:
-        return class_folders(folder)
-    except OSError:
-        return []
-
-
-def inner_folder(folder: Path) -> Path:
-    """Return the folder that contains the classes if each level above it has a single folder, as in train/train/cat,
-    else the folder itself."""
-    inner, classes = folder, class_folders_or_none(folder)
-    for _ in range(5):  # links may form a circle
-        if len(classes) != 1:
-            break
-        inner /= classes[0]
-        classes = class_folders_or_none(inner)
-    return inner if len(classes) > 1 else folder
-
-
-def is_split(name: str) -> bool:
-    return any(kind.fullmatch(name) for kind in (TRAIN, VAL, TEST))
 
 
 class ImageFolder(SourceType):
@@ -132,7 +52,7 @@ class ImageFolder(SourceType):
             what = "is a file" if root.exists() else "does not exist"
             return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
-        if is_default and not class_folders(root) and not _without_typed(options_for(data.root, data.name), data):
+        if is_default and not class_folders(root) and not _without_typed(self.options_for(data.root, data.name), data):
             return [_unsorted(root, "data.root")]
         return self._check(data, verb != "evaluate")
 
@@ -204,7 +124,7 @@ class ImageFolder(SourceType):
         is_train, where = key == "data.train_dir", describe_path(folder)
         if not folder.is_dir():
             root, is_share = str(data.root), data.val_fraction is not None
-            options = _without_typed(options_for(root, data.name), data)
+            options = _without_typed(self.options_for(root, data.name), data)
             options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
             single = class_folders_or_none(Path(root)) if is_train and not options and data.train_dir == "train" else []
             if len(single) == 1 and not is_split(single[0]):  # a first class, with others to come

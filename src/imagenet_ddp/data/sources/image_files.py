@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from imagenet_ddp.data.decode import DEFAULT, Picture, Reading, open_picture
+from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Reading, open_picture
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Names, one_form
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import describe_path

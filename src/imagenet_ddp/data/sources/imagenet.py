@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.base import Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
@@ -66,6 +66,21 @@ def validate_counts(name: str, folder: str, counts: Mapping[str, int]) -> list[s
         f"{found:,} of {len(counts):,}{''.join(parts)}. "
         "Hint: unpack those classes again, or set data=imagefolder to use a part of ImageNet."
     ]
+
+
+def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
+    """Return the positions of the source's classes among the classes of a checkpoint. origin: name of the checkpoint in
+    messages. Raises ConfigError for classes that the checkpoint does not have."""
+    known = {one_form(name): position for position, name in enumerate(classes)}
+    if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
+        known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
+    unknown = [name for name in source.classes if one_form(name) not in known]
+    if unknown:
+        raise ConfigError(
+            f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
+            f"{shorten_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
+        )
+    return np.array([known[one_form(name)] for name in source.classes], dtype=np.int64)
 
 
 def read_reassessed(file: Path) -> list[list[int]]:

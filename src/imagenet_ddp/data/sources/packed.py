@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, open_picture
+from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, open_picture
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
@@ -31,7 +32,6 @@ from imagenet_ddp.data.sources.pack_format import (
     required_splits,
     wrong_sizes,
 )
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed

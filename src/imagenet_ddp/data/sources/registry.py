@@ -11,8 +11,6 @@ from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from imagenet_ddp.config.schema.data import DataConfig
     from imagenet_ddp.data.sources.base import Source, SourceType
 
@@ -26,13 +24,12 @@ SOURCES = {
     "packed": "packed.Packed",
     "streamed": "streamed.Streamed",
 }
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
 OF_FOLDERS = ("imagefolder", "imagenet")
 
 
 def source_type(name: str) -> "SourceType":
     module, _, cls = SOURCES[name].rpartition(".")
-    return getattr(import_module(f"imagenet_ddp.data.sources.{module}"), cls)()
+    return getattr(import_module(f"imagenet_ddp.data.sources.{module}"), cls)(options_for)
 
 
 def name_of(text: str) -> str | None:
@@ -108,23 +105,3 @@ def _own_source(target: str, data: "DataConfig") -> "Source":
                 f"{images.weights.shape}. Hint: use numpy.ones(len(self)) for equal weights."
             )
     return source
-
-
-def check_classes(source: "Source", classes: list[str], origin: str) -> "np.ndarray":
-    """Return the positions of the source's classes among the classes of a checkpoint. origin: name of the checkpoint in
-    messages. Raises ConfigError for classes that the checkpoint does not have."""
-    import numpy as np
-
-    from imagenet_ddp.data.sources.base import one_form
-    from imagenet_ddp.data.sources.imagenet import class_labels
-
-    known = {one_form(name): position for position, name in enumerate(classes)}
-    if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
-        known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
-    unknown = [name for name in source.classes if one_form(name) not in known]
-    if unknown:
-        raise ConfigError(
-            f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
-            f"{shorten_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
-        )
-    return np.array([known[one_form(name)] for name in source.classes], dtype=np.int64)

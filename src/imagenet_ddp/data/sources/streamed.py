@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.decoding.errors import LoadError
 from imagenet_ddp.data.sources.base import Pending, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
@@ -36,7 +37,6 @@ from imagenet_ddp.data.sources.pack_format import (
     required_splits,
 )
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
-from imagenet_ddp.data.unreadable_images import LoadError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256

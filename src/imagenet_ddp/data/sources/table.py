@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
+from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType, one_form
-from imagenet_ddp.data.sources.folder import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS, FileImages, digest, map_concurrently
-from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES
+from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path

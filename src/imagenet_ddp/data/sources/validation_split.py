@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Names, positions_of_each
 from imagenet_ddp.data.sources.image_files import SAY_EVERY_S, FileImages, digest, map_concurrently, read_file
-from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.system.console import print_message
 
 R = TypeVar("R")

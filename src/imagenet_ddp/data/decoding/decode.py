@@ -24,8 +24,8 @@ import numpy as np
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, Ignored, decode_pillow, is_rotated
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS, Ignored, decode_pillow, is_rotated
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.packages import install
 from imagenet_ddp.system.text import first_line

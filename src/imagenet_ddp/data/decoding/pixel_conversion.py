@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.system.text import first_line
 
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_ddp.data.decode import Reading, decode
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.decoding.decode import Reading, decode
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 
 RAMP = np.tile(np.linspace(0, 1, 64), (8, 1))
 

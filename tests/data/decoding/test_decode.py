@@ -13,9 +13,9 @@ import pytest
 from helpers.sample_images import write_odd_files
 from PIL import Image, ImageOps
 
-from imagenet_ddp.data import decode as decoding
-from imagenet_ddp.data.decode import JpegPicture, Reading, decode, open_picture
-from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.data.decoding import decode as decoding
+from imagenet_ddp.data.decoding.decode import JpegPicture, Reading, decode, open_picture
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
@@ -26,8 +26,8 @@ WHITE_UNKNOWN = ("grey_16bit_tRNS.png", "float_32bit.tiff")  # of more than 8 bi
 DECODE_ALL = """
     import json, resource, sys
     from pathlib import Path
-    from imagenet_ddp.data.decode import decode
-    from imagenet_ddp.data.unreadable_images import UnreadableImage
+    from imagenet_ddp.data.decoding.decode import decode
+    from imagenet_ddp.data.decoding.errors import UnreadableImage
 
     decode((Path(sys.argv[1]) / "grey.jpg").read_bytes(), "grey.jpg")  # what decoders load at first use
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
