@@ -7,7 +7,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
-from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
+from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, scan, source_type
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
@@ -39,14 +39,7 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
     kind = source_type(data.name)
     if elsewhere and (kind.default_root or data.root) and not str(data.root).startswith("~"):
         return found  # the job on the other machine checks it
-    try:
-        return found + as_mistakes(kind.check(data, verb), "data.name", "data.root")
-    except OSError as error:
-        what = f"{error.filename} must be readable, but reading it failed: {error.strerror}"
-        return [
-            *found,
-            Mistake(what, ("data.name", "data.root"), hint="check its permissions (chmod -R u+rX) and its disk"),
-        ]
+    return found + as_mistakes(scan(data, 0, verb, whole=False).mistakes, "data.name", "data.root")
 
 
 def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[Mistake]:

@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.registry import open_source, source_type
+from imagenet_ddp.data.sources.registry import open_source, scan
 from imagenet_ddp.mistakes import Mistake
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
@@ -46,15 +46,16 @@ def summarise(data: DataConfig, seed: int) -> DatasetSummary:
     mistakes = check_data.validate(data)
     if mistakes or data.target:
         return DatasetSummary(mistakes)
-    if pending := source_type(data.name).pending(data, seed):
+    if pending := (found := scan(data, seed)).pending:
         return DatasetSummary([], [pending.note], num_classes=pending.num_classes)
-    return summarise_source(data, seed, open_source(data, seed))
+    return summarise_source(seed, open_source(data, seed, found=found))
 
 
-def summarise_source(data: DataConfig, seed: int, source: Source) -> DatasetSummary:
+def summarise_source(seed: int, source: Source) -> DatasetSummary:
     """Count the images of an opened source, and find what training accepts but hardly anyone wants."""
-    mistakes = [] if data.target else source_type(data.name).audit(source)
-    summary = DatasetSummary(mistakes, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
+    summary = DatasetSummary(
+        source.doubts, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes)
+    )
     for name, images in (("train", source.train), ("val", source.val)):
         if images is not None:
             split = summary.splits[name] = _split(images, source.classes, seed)

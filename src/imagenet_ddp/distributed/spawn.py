@@ -9,9 +9,11 @@ import ctypes
 import math
 import multiprocessing
 import os
+import pickle
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -94,12 +96,16 @@ class Workers:
 
     def _start(self, first: Place) -> tuple[list[SpawnProcess], Connection]:
         """Start the workers, with the signals blocked until they have set their own handlers. Return them, and the
-        pipe from which the result of the first one is read."""
+        pipe from which the result of the first one is read.
+
+        Their arguments, which may name millions of images, follow through a pipe each: start() waits until a process
+        has read what it is started with, and it has read nothing until its imports are done.
+        """
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         start_resource_tracker(FORWARDED)
-        processes: list[SpawnProcess] = []
+        processes, feeds = list[SpawnProcess](), list[Connection]()
         try:
             for local_rank in range(self.num_local):
                 rank = first.rank + local_rank
@@ -107,16 +113,20 @@ class Workers:
                     first, rank=rank, local_rank=local_rank, is_node=False, is_worker=True, cores=self.cores
                 )
                 result = None if local_rank else sender
-                arguments = (self.worker, self.arguments, place, os.getpid(), result)
-                process = context.Process(target=_run_worker, args=arguments)
+                fed, feed = context.Pipe(duplex=False)
+                process = context.Process(target=_run_worker, args=(self.worker, fed, place, os.getpid(), result))
                 process.start()
+                fed.close()
                 processes.append(process)
+                feeds.append(feed)
         except BaseException:
             _signal(signal.SIGKILL, processes)
             raise
         finally:
             sender.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        content = pickle.dumps(self.arguments)
+        threading.Thread(target=_feed, args=(feeds, content), name="arguments of workers", daemon=True).start()
         return processes, receiver
 
     def _watch(
@@ -207,10 +217,17 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
     return WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
 
 
+def _feed(feeds: Sequence[Connection], content: bytes) -> None:
+    for feed in feeds:
+        with feed, contextlib.suppress(OSError):  # the worker has ended, which is reported
+            feed.send_bytes(content)
+
+
 def _run_worker(
-    worker: Callable[..., Any], arguments: tuple[Any, ...], place: Place, parent: int, result: Connection | None
+    worker: Callable[..., Any], fed: Connection, place: Place, parent: int, result: Connection | None
 ) -> None:
-    """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
+    """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers. fed: the pipe
+    with its arguments."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: the workers end if their parent is killed
@@ -226,6 +243,8 @@ def _run_worker(
     }
     if place.address is not None:
         os.environ |= {"MASTER_ADDR": place.address.host or "", "MASTER_PORT": str(place.address.port)}
+    with fed:
+        arguments = pickle.loads(fed.recv_bytes())
     value = worker(place, *arguments)
     if result is not None:
         result.send(value)

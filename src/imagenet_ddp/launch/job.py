@@ -17,6 +17,7 @@ from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfi
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -64,6 +65,7 @@ class Job:
     keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
     threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
     begin_s: float | None = None  # the time.monotonic() at which this node's command began; None: unknown
+    scan: Scan | None = None  # of the images, by this node's command for all its ranks; None: each rank looks itself
 
     @property
     def program(self) -> str:
@@ -159,7 +161,7 @@ def received(content: Any, request: parse.Request) -> Job:
     trusted. Raises ConfigError."""
     origin, found = "the job that node 0 has sent", list[str | Mistake]()
     hint = "leave this command running with the other nodes of its run only"
-    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"checkpoint", "begin_s"}:
+    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"checkpoint", "begin_s", "scan"}:
         raise ConfigError(f"{origin} must have the fields of a job, but does not. Hint: {hint}.")
     for name, allowed in _OF_MESSAGE.items():
         if not allowed.accepts(content.get(name)):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
 from imagenet_ddp.config.section import to_plain, typed_config
+from imagenet_ddp.data.sources.base import Scan
+from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
@@ -133,6 +135,8 @@ def run_ranks(
         _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
     if meeting is not None and place.node_rank:
         _show_place(place, meeting.members[0].host)
+    if isinstance(payload, Job):
+        payload = replace(payload, scan=_look(config))
     cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
     num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
     devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
@@ -152,6 +156,14 @@ def run_ranks(
         raise
     finally:
         leave_others(place, meeting, LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+
+
+def _look(config: CommonConfig) -> Scan | None:
+    """Look at the images once for all ranks of this node. Return None if each must look itself: at a source of the
+    user's own, and at one with mistakes, of which the ranks inform each other."""
+    verb = "evaluate" if isinstance(config, EvaluateConfig) else "train"
+    found = None if config.data.target else scan(config.data, config.seed, verb)
+    return None if found is None or found.mistakes else found
 
 
 def leave_others(place: Place, meeting: "Meeting | None", timeout_s: float = LEAVE_S) -> None:

@@ -54,7 +54,7 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    layout = dataset_summary.summarise_source(data, config.seed, open_source(data, config.seed))
+    layout = dataset_summary.summarise_source(config.seed, open_source(data, config.seed))
     images = {name: split.images for name, split in layout.splits.items()}
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split

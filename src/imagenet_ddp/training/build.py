@@ -22,6 +22,7 @@ from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.shared_bad_images import SharedBoard
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.data.unreadable_images import BadImages
@@ -64,11 +65,14 @@ class Run:
     checkpoint_callback: ResumeCheckpoint | None
 
 
-def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
+def make_data(
+    plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True, scan: Scan | None = None
+) -> ImageDataModule:
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
-    images. say: function that writes a line to the log. need_train: open the training images, too."""
+    images. say: function that writes a line to the log. need_train: open the training images, too. scan: of the
+    images, if this node's command has looked at them."""
     config, options = plan.config, data_options(plan)
-    source = open_source(options, config.seed, verb="train" if need_train else "evaluate")
+    source = open_source(options, config.seed, verb="train" if need_train else "evaluate", found=scan)
     images = source.train if source.train is not None else source.val
     board = SharedBoard(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
@@ -170,7 +174,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     """Make all parts of a training run. Raises ConfigError if they cannot be made or combined, or if the run cannot be
     resumed with them."""
     stored = read(job.checkpoint) if job.checkpoint is not None else None
-    data = make_data(plan, world, log.say)
+    data = make_data(plan, world, log.say, scan=job.scan)
     classes, images = data.source.classes, data.train_images
     if job.checkpoint is not None and stored is not None:
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))

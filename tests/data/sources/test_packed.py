@@ -14,7 +14,7 @@ from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import PackedImages
-from imagenet_ddp.data.sources.registry import open_source, source_type
+from imagenet_ddp.data.sources.registry import open_source, scan
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
@@ -179,12 +179,12 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
-    assert source_type("packed").check(keys(folder), "train") == []
+    assert scan(keys(folder), 0).mistakes == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
         open_source(keys(folder), 0)
 
 
 def test_a_pack_without_rotation_is_not_read_as_rotated(as_it_is: Path):
-    [text] = source_type("packed").check(keys(as_it_is, exif_orientation=True), "train")
+    [text] = map(str, scan(keys(as_it_is, exif_orientation=True), 0).mistakes)
     assert "Hint: pack them again with data.exif_orientation=true" in text

@@ -15,7 +15,7 @@ from helpers.image_table import write_table
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.registry import open_source, source_type
+from imagenet_ddp.data.sources.registry import open_source, scan
 from imagenet_ddp.data.sources.table import Cells, find_missing, read_cells, read_table
 from imagenet_ddp.errors import ConfigError
 
@@ -30,7 +30,7 @@ def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list
     for name in "abcde":
         (folder / f"{name}.jpg").touch()
     (folder / "t.csv").write_text(content)
-    return source_type("table").check(keys(folder / "t.csv", **typed), verb)
+    return list(map(str, scan(keys(folder / "t.csv", **typed), 0, verb).mistakes))
 
 
 def test_a_good_table(tmp_path: Path):
@@ -189,13 +189,15 @@ def test_joined_labels_are_said_to_be_one_class_each(tmp_path: Path, labels: lis
         (label, split) for label in labels for split in ("train", "val")
     ))  # fmt: skip
     (tmp_path / "t.csv").write_text(f"path,label,split\n{rows}")
-    notes = source_type("table").open(keys(tmp_path / "t.csv"), 0, "train").notes
+    found = scan(keys(tmp_path / "t.csv"), 0)
+    assert found.open is not None
+    notes = found.open().notes
     assert said in " ".join(notes) and len(notes) == 1 + bool(said)
 
 
 def test_the_root(tmp_path: Path):
     for root, said in ((tmp_path / "gone.csv", "is not a file"), (tmp_path, f"data.root={tmp_path}")):
-        (text,) = source_type("table").check(keys(root), "train")
+        (text,) = map(str, scan(keys(root), 0).mistakes)
         assert text.startswith("data.root must be the table of the images") and said in text
 
 

@@ -1,7 +1,7 @@
 """Define the interface of a source of images. Subclass `Images` for your own images (`data._target_=my.Source`).
 
-A value of data.name is a `SourceType` (registry.py lists them). No file of this folder imports torch at its top,
-because a command checks its data before.
+A value of data.name is a `SourceType` (registry.py lists them), which looks at the disk once and hands its `Scan` on.
+No file of this folder imports torch at its top, because a command looks at its data before.
 """
 
 import os
@@ -85,6 +85,7 @@ class Source:
     labels: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences for the start of the log
     digest: str = ""  # hash of the images' names and order, which must be equal on all ranks
+    doubts: list[str] = field(default_factory=list)  # sentences about what training accepts, but hardly anyone wants
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
@@ -177,8 +178,38 @@ class Pending(NamedTuple):
     num_classes: int | None = None
 
 
+# Keys of data that change what is found. The decoder is not among them: each process chooses the same.
+_KEYS = (
+    "name", "target", "args", "labels", "root", "images_dir", "train_dir", "val_dir", "val_fraction", "val_fold", "fold",
+    "download", "verify", "shuffle_window_shards", "cache_dir", "cache_gib", "exif_orientation", "white_level",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one look at a source has found, before torch is imported. Each process of this machine opens the source from
+    it, without looking again, so it can be pickled.
+
+    data, seed, verb: for which it was made. mistakes: messages with a hint. open: returns the source; set unless there
+    are mistakes. Raises ConfigError for what can be found only by opening it. pending: what it would first have to
+    make; None if the images are there.
+    """
+
+    data: DataConfig
+    seed: int
+    verb: str
+    mistakes: Sequence[Mistake | str] = ()
+    open: Callable[[], Source] | None = None
+    pending: Pending | None = None
+
+    def fits(self, data: DataConfig, seed: int, verb: str) -> bool:
+        """Return whether another look would find the same."""
+        same = all(getattr(self.data, key) == getattr(data, key) for key in _KEYS)
+        return same and (self.seed, self.verb) == (seed, verb)
+
+
 class SourceType:
-    """One value of data.name: the checks of its keys and files, how it is recognised, and how it is opened.
+    """One value of data.name: how it is recognised, what a look at it finds, and how it is opened.
 
     verb: train, or evaluate, for which only the validation images are needed.
     """
@@ -189,12 +220,9 @@ class SourceType:
         """options_for: registry.options_for, by which a source says what a folder is that is not of its kind."""
         self.options_for = options_for
 
-    def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
-        """Return each mistake that can be found by looking at names, sizes or the table."""
-        return []
-
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        """Open the source. Raises ConfigError for what can be found only by opening it."""
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        """Look at the names, sizes or the table that data.root holds, once. whole: False to find only the mistakes, for
+        which one image of each class is enough."""
         raise NotImplementedError
 
     def implied(self, data: DataConfig) -> dict[str, Any]:
@@ -205,14 +233,6 @@ class SourceType:
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         """Return the options to type for a folder or file of this kind, or []. root: as typed; folder: its path.
         otherwise: the value of data= if the content fits several."""
-        return []
-
-    def pending(self, data: DataConfig, seed: int) -> Pending | None:
-        """Return what opening the source would first have to make, or None if its images are there."""
-        return None
-
-    def audit(self, source: Source) -> list[str]:
-        """Return a message for each mistake in the images of the opened source that training accepts."""
         return []
 
 

@@ -1,23 +1,28 @@
-"""Read folders of class folders (data=imagefolder). The checks read only names, which takes little time even for a
-thousand classes."""
+"""Read folders of class folders (data=imagefolder)."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
-from imagenet_ddp.data.sources.base import Source, SourceType, one_form
+from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.image_files import (
     FileImages,
+    Heic,
     class_folders,
     describe_left_out,
     digest,
-    has_image,
     list_folder,
     list_images,
-    map_concurrently,
+    look_in,
 )
 from imagenet_ddp.data.sources.layout import (
     Layout,
@@ -38,23 +43,41 @@ WORDNET_ID = re.compile(r"n\d{8}")
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
 
 
+@dataclass(frozen=True)
+class Listed:
+    """The images of one folder of class folders. names: of those folders; classes: the same in one Unicode form."""
+
+    names: list[str]
+    classes: list[str]
+    images: FileImages
+
+    @property
+    def filled(self) -> list[str]:
+        """The classes that have images."""
+        counts = np.bincount(self.images.targets, minlength=len(self.classes)).tolist()
+        return [name for name, count in zip(self.classes, counts, strict=True) if count]
+
+
 class ImageFolder(SourceType):
-    def check(self, data: DataConfig, verb: str) -> Sequence[Mistake | str]:
-        splits = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
-        either = f"FOLDER/<class>/*.jpg, or {splits}" if data.name == "imagefolder" else splits
-        layout = f"set data.root=FOLDER, with {either}"
-        fix = Fix(("data.root=FOLDER",), said=layout)
-        if not data.root:
-            return [must_be("data.root", "the folder of the images", "null", fix)]
-        if not (root := Path(data.root)).is_dir():
-            if root.suffix.lower() in TABLE_SUFFIXES:
-                fix = setting("data=table", f"data.root={data.root}")
-            what = "is a file" if root.exists() else "does not exist"
-            return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
-        is_default = (data.train_dir, data.val_dir) == ("train", "val")
-        if is_default and not class_folders(root) and not _without_typed(self.options_for(data.root, data.name), data):
-            return [_unsorted(root, "data.root")]
-        return self._check(data, verb != "evaluate")
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        need_train, is_share = verb != "evaluate", data.val_fraction is not None
+        if mistakes := self._wrong_root(data):
+            return Scan(data, seed, verb, mistakes)
+        layout, found = find_layout(data, need_train=need_train), list[Mistake]()
+        if is_share and layout.val.is_dir():
+            allowed = f"null if there is a folder of validation images ({describe_path(layout.val)})"
+            fix = setting("data.val_fraction=null", aim="to use that folder")
+            found.append(must_be("data.val_fraction", allowed, f"{data.val_fraction}", fix))
+        train = val = None
+        if need_train or is_share:
+            train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
+            found += more
+        if not is_share and (layout.val.is_dir() or not found):
+            val, more = self._list(layout.val, "data.val_dir", data, need_train, whole, train.names if train else ())
+            found += more
+        if train and val:
+            found += _overlap(layout, train.names, val.names, data) or _foreign_classes(train.classes, val.filled)
+        return Scan(data, seed, verb, found, partial(_open, data, seed, layout, train, val))
 
     def implied(self, data: DataConfig) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""
@@ -83,73 +106,79 @@ class ImageFolder(SourceType):
             return [f"data={name}", f"data.root={root}", *options]
         return []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        need_train = verb != "evaluate"
-        layout = find_layout(data, need_train=need_train)
-        reading = Reading.of(data)
-        notes = [layout.note] if layout.note else []
-        if data.val_fraction is not None:
-            classes = _classes(layout.train)
-            whole = list_images(layout.train, classes, reading)
-            notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
-            train, val, digits = split_validation(whole, data.val_fraction, seed, data.val_fold)
-            return Source(classes, train, val, notes=[*notes, *_notes(whole)], digest=digits)
-        classes = _classes(layout.train if need_train else layout.val)
-        train = list_images(layout.train, classes, reading) if need_train else None
-        val = list_images(layout.val, classes, reading)
-        return Source(classes, train, val, notes=[*notes, *_notes(train, val)], digest=digest(train, val))
+    def _wrong_root(self, data: DataConfig) -> list[Mistake]:
+        splits = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+        either = f"FOLDER/<class>/*.jpg, or {splits}" if data.name == "imagefolder" else splits
+        fix = Fix(("data.root=FOLDER",), said=f"set data.root=FOLDER, with {either}")
+        if not data.root:
+            return [must_be("data.root", "the folder of the images", "null", fix)]
+        if not (root := Path(data.root)).is_dir():
+            if root.suffix.lower() in TABLE_SUFFIXES:
+                fix = setting("data=table", f"data.root={data.root}")
+            what = "is a file" if root.exists() else "does not exist"
+            return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
+        is_default = (data.train_dir, data.val_dir) == ("train", "val")
+        if is_default and not (root / "train").is_dir() and not class_folders(root):
+            is_other = _without_typed(self.options_for(data.root, data.name), data)
+            return [] if is_other else [_unsorted(root, "data.root")]
+        return []
 
-    def _check(self, data: DataConfig, need_train: bool) -> list[Mistake]:
-        is_share, found = data.val_fraction is not None, list[Mistake]()
-        layout = find_layout(data, need_train=need_train)
-        if is_share and layout.val.is_dir():
-            allowed = f"null if there is a folder of validation images ({describe_path(layout.val)})"
-            fix = setting("data.val_fraction=null", aim="to use that folder")
-            found.append(must_be("data.val_fraction", allowed, f"{data.val_fraction}", fix))
-        train = val = None
-        if need_train or is_share:
-            train, more = self._read_classes(layout.train, "data.train_dir", data, need_train)
-            found += more
-        if not is_share and (layout.val.is_dir() or not found):
-            val, more = self._read_classes(layout.val, "data.val_dir", data, need_train, train or ())
-            found += more
-        if train and val:
-            found += _overlap(layout, data) or _foreign_classes(train, val)
-        return found
-
-    def _read_classes(
-        self, folder: Path, key: str, data: DataConfig, need_train: bool, known: Sequence[str] = ()
-    ) -> tuple[list[str], list[Mistake]]:
-        """Return (class names, mistakes). known: the classes of the training images."""
+    def _list(
+        self, folder: Path, key: str, data: DataConfig, need_train: bool, whole: bool, known: Sequence[str] = ()
+    ) -> tuple[Listed | None, list[Mistake]]:
+        """Return (the images of a split, its mistakes). known: the class folders of the training images."""
         is_train, where = key == "data.train_dir", describe_path(folder)
         if not folder.is_dir():
-            root, is_share = str(data.root), data.val_fraction is not None
-            options = _without_typed(self.options_for(root, data.name), data)
-            options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
-            single = class_folders_or_none(Path(root)) if is_train and not options and data.train_dir == "train" else []
-            if len(single) == 1 and not is_split(single[0]):  # a first class, with others to come
-                return [], [one for one in [_no_classes(Path(root), key, single, data, need_train, known)] if one]
-            if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
-                options = [f"data.val_dir={name}"]
-            fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
-            return [], [Mistake(f"{key} must be a folder, but {where} does not exist", (key, "data.root"), (fix,))]
-        classes = class_folders(folder)
-        if mistake := _no_classes(folder, key, classes, data, need_train, known):
-            return [], [mistake]
-        found: list[Mistake] = []
-        has = map_concurrently(lambda entry: has_image(folder / entry), classes)
-        pairs = list(zip(classes, has, strict=True))
-        filled, empty = ([entry for entry, is_filled in pairs if is_filled == wanted] for wanted in (True, False))
+            return None, [self._no_folder(folder, key, data, need_train, known)]
+        inside = look_in(folder)
+        if mistake := _no_classes(folder, key, inside.names, data, need_train, known):
+            return None, [mistake]
+        classes = sorted(set(map(one_form, inside.names)))
+        images = list_images(folder, classes, Reading.of(data), inside, whole=whole)
+        listed = Listed(inside.names, classes, images)
+        empty, heic = sorted(set(classes) - set(listed.filled)), Heic.of(images.left_out)
         if is_train and empty:
             what = (
                 f"every class folder in {where} must contain images, but {len(empty)} of "
-                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none: {shorten_list(empty)}"
+                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {shorten_list(empty)}"
             )
-            found.append(Mistake(what, ("data.root",), hint="add images, or remove the folder (and its images in val)"))
-        elif not filled:
-            what = f"{where} must contain images, but its class folders are empty"
-            found.append(Mistake(what, ("data.root",), hint="add images"))
-        return classes if is_train else filled, found
+            hint = f"{heic.hint}add images, or remove the folder (and its images in val)"
+            return listed, [Mistake(what, ("data.root",), hint=hint)]
+        if len(empty) == len(classes):
+            what = f"{where} must contain images, but its class folders have none{heic.words}"
+            return listed, [Mistake(what, ("data.root",), hint=f"{heic.hint}add images")]
+        return listed, []
+
+    def _no_folder(self, folder: Path, key: str, data: DataConfig, need_train: bool, known: Sequence[str]) -> Mistake:
+        """Return the mistake of a split whose folder does not exist."""
+        is_train, root, is_share = key == "data.train_dir", str(data.root), data.val_fraction is not None
+        options = _without_typed(self.options_for(root, data.name), data)
+        options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
+        single = class_folders_or_none(Path(root)) if is_train and not options and data.train_dir == "train" else []
+        is_first = len(single) == 1 and not is_split(single[0])  # a first class, with others to come
+        if is_first and (mistake := _no_classes(Path(root), key, single, data, need_train, known)):
+            return mistake
+        if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
+            options = [f"data.val_dir={name}"]
+        fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
+        return Mistake(
+            f"{key} must be a folder, but {describe_path(folder)} does not exist", (key, "data.root"), (fix,)
+        )
+
+
+def _open(data: DataConfig, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
+    notes = [layout.note] if layout.note else []
+    if data.val_fraction is not None and train is not None:
+        notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
+        notes += _notes(train.images)
+        images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold)
+        return Source(train.classes, images, held_out, notes=notes, digest=digits)
+    assert val is not None
+    classes = val.classes if train is None else train.classes
+    positions = np.array([bisect_left(classes, name) for name in val.classes])
+    scored, images = copy(val.images), None if train is None else train.images
+    scored.targets = positions[scored.targets]
+    return Source(classes, images, scored, notes=[*notes, *_notes(images, scored)], digest=digest(images, scored))
 
 
 def _no_classes(
@@ -183,19 +212,22 @@ def _no_classes(
 
 def _unsorted(folder: Path, key: str) -> Mistake:
     """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder."""
-    images, _ = list_folder(folder)
-    have = count_noun(len(images), "image") if images else "no images"
+    images, left_out = list_folder(folder)
+    heic = Heic.of(left_out)
+    have = (count_noun(len(images), "image") if images else "no images") + heic.words
     what = f"{describe_path(folder)} must contain a folder per class, but has {have} and no class folders"
     table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
-    return Mistake(what, (key,), hint=f"sort the images into {folder}/<class>/{table and ','}{table}")
+    return Mistake(what, (key,), hint=f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}")
 
 
-def _overlap(layout: Layout, data: DataConfig) -> list[Mistake]:
+def _overlap(
+    layout: Layout, train_classes: Sequence[str], val_classes: Sequence[str], data: DataConfig
+) -> list[Mistake]:
     """Return a mistake if the folders of train and val, or two of their class folders, are the same, also by links, or
     if one is inside the other."""
     train, val = layout.train.resolve(), layout.val.resolve()
-    classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
-    is_shared = any((layout.val / name).resolve() in classes for name in class_folders(layout.val))
+    classes = {(layout.train / name).resolve() for name in train_classes}
+    is_shared = any((layout.val / name).resolve() in classes for name in val_classes)
     if not (is_shared or train.is_relative_to(val) or val.is_relative_to(train)):
         return []
     what = (
@@ -212,7 +244,6 @@ def _overlap(layout: Layout, data: DataConfig) -> list[Mistake]:
 def _foreign_classes(train: list[str], val: list[str]) -> list[Mistake]:
     """Return a mistake about the classes that only the validation images have, or [] if there are none. A class without
     validation images is allowed."""
-    train, val = (list(dict.fromkeys(map(one_form, names))) for names in (train, val))
     if not (only_val := sorted(set(val) - set(train))):
         return []
     what = (
@@ -233,10 +264,6 @@ def _by_names(folder: Path, otherwise: str) -> str:
     if not all(map(WORDNET_ID.fullmatch, classes)):
         return "imagefolder"
     return "imagenet" if len(classes) >= MIN_IMAGENET else otherwise
-
-
-def _classes(folder: Path) -> list[str]:
-    return sorted(set(map(one_form, class_folders(folder))))
 
 
 def _notes(*splits: FileImages | None) -> list[str]:

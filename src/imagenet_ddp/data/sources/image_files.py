@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ _JPEG = (".jpg", ".jpeg", ".jfif", ".jpe", ".jif", ".jfi", ".pjpeg", ".pjp")
 IMAGE_EXTENSIONS = frozenset(
     [*_JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
 )
+HEIC = (".heic", ".heif")  # photographs of iPhones, which Pillow does not read
 REASONS = {  # why a file or folder is left out
     "beside": "outside the class folders",
     "hidden": "hidden",
@@ -53,10 +54,6 @@ _OF_SYSTEMS = frozenset(
 )  # fmt: skip
 
 
-def _is_skipped(folder: str) -> bool:
-    return folder.startswith(".") or folder.lower() in _OF_SYSTEMS
-
-
 def is_image(name: str) -> bool:
     """Return whether a file has the extension of an image. Hidden files never count, because macOS adds ._photo.jpg to
     photo.jpg."""
@@ -64,33 +61,44 @@ def is_image(name: str) -> bool:
     return dot + extension.lower() in IMAGE_EXTENSIONS and not name.startswith(".")
 
 
+class ClassFolders(NamedTuple):
+    """What one folder contains. names: of the sub-folders, sorted, without hidden folders, folders that systems make,
+    and links to a folder that contains the link, whose images would be those of all classes. beside: number of other
+    files by reason, as in FileImages.left_out."""
+
+    names: list[str]
+    beside: Counter[str]
+
+
+def look_in(folder: Path) -> ClassFolders:
+    names, beside = list[str](), Counter[str]()
+    for kind, name in _entries(str(folder)):
+        is_link = kind == "linked"
+        if kind == "folder" or (is_link and not folder.resolve().is_relative_to((folder / name).resolve())):
+            names.append(name)
+        elif not is_link:
+            beside["beside" if kind == "image" else kind] += 1
+    return ClassFolders(sorted(names), beside)
+
+
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
-    folder that contains the link, whose images would be those of all classes."""
-    with os.scandir(folder) as entries:
-        found = [entry for entry in entries if not _is_skipped(entry.name) and _leads_to(entry.is_dir)]
-    return sorted(
-        entry.name
-        for entry in found
-        if not (entry.is_symlink() and folder.resolve().is_relative_to(Path(entry.path).resolve()))
-    )
+    """Return the names of look_in."""
+    return look_in(folder).names
 
 
-def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
+def list_folder(folder: Path, *, whole: bool = True) -> tuple[list[str], Counter[str]]:
     """Return the sorted paths of all images below a folder, and the number of files left out by reason (REASONS, or an
-    extension). The paths are relative to the folder, with / between the parts. Hidden folders are skipped."""
+    extension). The paths are relative to the folder, with / between the parts. Hidden folders are skipped. whole: False
+    to stop at the first image."""
     images, left_out = [], Counter[str]()
     for kind, path in _walk(str(folder)):
-        if kind == "image":
-            images.append(path)
-        else:
+        if kind != "image":
             left_out[kind] += 1
+            continue
+        images.append(path)
+        if not whole:
+            break
     return sorted(images), left_out
-
-
-def has_image(folder: Path) -> bool:
-    """Return whether there is at least one image below a folder. The search stops at the first image."""
-    return any(kind == "image" for kind, _ in _walk(str(folder)))
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
@@ -133,17 +141,34 @@ def _leads_to(is_kind: Callable[[], bool]) -> bool:
         return False
 
 
+class Heic(NamedTuple):
+    """What messages say about HEIC photographs, which are not read. words: after the number of images. hint: what to do
+    before the rest of the hint. Both are "" if there are none."""
+
+    words: str
+    hint: str
+
+    @classmethod
+    def of(cls, left_out: Counter[str]) -> "Heic":
+        if not (number := sum(left_out[kind] for kind in HEIC)):
+            return cls("", "")
+        hint = "convert the HEIC files to JPEG (such as by `magick mogrify -format jpg FOLDER/*.heic`), then "
+        return cls(f" (but {count_noun(number, 'HEIC file')}, a format that is not read)", hint)
+
+
 def find_images(pattern: str) -> list[str]:
     """Return the paths of all images below a folder, of a single file, or of all files that match a pattern. Raises
     ConfigError if there are none."""
+    heic = Heic("", "")
     if pattern and Path(pattern).is_dir():  # "" would be the working folder
-        found = [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
+        names, left_out = list_folder(Path(pattern))
+        found, heic = [str(Path(pattern) / name) for name in names], Heic.of(left_out)
     elif Path(pattern).is_file():
         found = [pattern]
     else:
         found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
     if not found:
-        raise ConfigError(_no_images(pattern))
+        raise ConfigError(_no_images(pattern, heic))
     return found
 
 
@@ -151,12 +176,12 @@ def validate_images(pattern: str) -> list[str]:
     """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
     if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
         return []
-    return [_no_images(pattern)]
+    return [_no_images(pattern, Heic("", ""))]
 
 
-def _no_images(pattern: str) -> str:
-    where = describe_path(Path(pattern))
-    return f"images={pattern} must match image files, but {where} matches none. Hint: set 'images=FOLDER/*.jpg'."
+def _no_images(pattern: str, heic: Heic) -> str:
+    what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
+    return f"{what}. Hint: {heic.hint}set 'images=FOLDER/*.jpg'."
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -273,25 +298,31 @@ def describe_left_out(left_out: Counter[str]) -> str:
     return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}" if parts else ""
 
 
-def list_images(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
+def list_images(
+    folder: Path,
+    classes: list[str],
+    reading: Reading = DEFAULT,
+    inside: ClassFolders | None = None,
+    *,
+    whole: bool = True,
+) -> FileImages:
     """List the images below folder/<class> for each class, at any depth, sorted within each class.
 
     A class without a folder has no images; folders whose names differ only in Unicode form are one class. Prints a line
-    of progress every SAY_EVERY_S seconds.
+    of progress every SAY_EVERY_S seconds. inside: look_in(folder), if it is known. whole: as in list_folder.
     """
     paths: list[str] = []
     counts: list[int] = []
     last_s = time.monotonic()
     stored: dict[str, list[str]] = {}
-    left_out = Counter[str]()
-    if folder.is_dir():
-        beside = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
-        left_out += Counter({kind: number for kind, number in beside.items() if kind not in ("folder", "linked")})
-        for name in class_folders(folder):
-            stored.setdefault(one_form(name), []).append(name)
+    if inside is None:
+        inside = look_in(folder) if folder.is_dir() else ClassFolders([], Counter())
+    left_out = inside.beside.copy()
+    for name in inside.names:
+        stored.setdefault(one_form(name), []).append(name)
 
     def list_class(names: list[str]) -> list[tuple[str, list[str], Counter[str]]]:
-        return [(name, *list_folder(folder / name)) for name in names]
+        return [(name, *list_folder(folder / name, whole=whole)) for name in names]
 
     for found in map_concurrently(list_class, [stored.get(one_form(name), []) for name in classes]):
         paths += [f"{name}/{image}" for name, images, _ in found for image in images]

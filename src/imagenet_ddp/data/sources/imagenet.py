@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Source, one_form
+from imagenet_ddp.data.sources.base import Scan, Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
@@ -23,19 +25,20 @@ NUM_CLASSES = 1_000
 
 
 class ImageNet(ImageFolder):
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        source, known = super().open(data, seed, verb), class_labels()
-        source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
-        return source
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        found = super().scan(data, seed, verb, whole=whole)
+        return found if found.open is None else replace(found, open=partial(_open, found.open))
 
-    def audit(self, source: Source) -> list[str]:
-        found = []
-        for name, images in (("train", source.train), ("val", source.val)):
-            if images is not None:
-                numbers = np.bincount(images.targets, minlength=len(source.classes)).tolist()
-                counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}
-                found += validate_counts(name, images.location, counts)
-        return found
+
+def _open(open_folder: Callable[[], Source]) -> Source:
+    source, known = open_folder(), class_labels()
+    source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
+    for name, images in (("train", source.train), ("val", source.val)):
+        if images is not None:
+            numbers = np.bincount(images.targets, minlength=len(source.classes)).tolist()
+            counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}
+            source.doubts += validate_counts(name, images.location, counts)
+    return source
 
 
 def class_table() -> list[list[str]]:

@@ -20,7 +20,7 @@ import numpy as np
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
-from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
+from imagenet_ddp.data.sources.base import Images, Names, Scan, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
     PACK,
@@ -214,15 +214,13 @@ class PackedImages(Images):
 
 
 class Packed(SourceType):
-    def check(self, data: DataConfig, verb: str) -> list[str]:
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Compare the sizes of files, but not their bytes."""
-        if not data.root:
-            return [f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes."]
-        folder = Path(data.root)
         try:
+            folder = Path(_root(data))
             manifest = read_manifest(folder)
         except ConfigError as error:
-            return list(map(str, error.mistakes))
+            return Scan(data, seed, verb, error.mistakes)
         found = missing_features(manifest, str(folder), data, verb)
         names = [name for name in required_splits(verb) if name in manifest.splits]
         if wrong := [text for name in names for text in wrong_sizes(folder, manifest.splits[name])]:
@@ -230,16 +228,16 @@ class Packed(SourceType):
                 f"{folder} must contain all packed files in full, but {shorten_list(wrong, 3)}. Hint: copy the folder "
                 "again, or pack the images again."
             )
-        return found
+        return Scan(data, seed, verb, found, partial(source_of, manifest, data, verb, partial(PackedImages, folder)))
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        if found := self.check(data, verb):
-            raise ConfigError(found)
-        folder = Path(str(data.root))
-        return source_of(read_manifest(folder), data, verb, partial(PackedImages, folder))
+
+def _root(data: DataConfig) -> str:
+    if data.root:
+        return data.root
+    raise ConfigError(f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes.")
 
 
 def source_of(manifest: Manifest, data: DataConfig, verb: str, make: Callable[..., PackedImages]) -> Source:

@@ -2,17 +2,19 @@
 conf/data/ and conf/recipe/."""
 
 import re
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 if TYPE_CHECKING:
     from imagenet_ddp.config.schema.data import DataConfig
-    from imagenet_ddp.data.sources.base import Source, SourceType
+    from imagenet_ddp.data.sources.base import Scan, Source, SourceType
 
 # data.name -> module and class. A module is imported when it is needed, so that --help does not wait for it.
 SOURCES = {
@@ -57,19 +59,29 @@ def implied(data: "DataConfig") -> dict[str, Any]:
     return {} if data.target or data.name not in SOURCES else source_type(data.name).implied(data)
 
 
-def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Source":
-    """Open the source. verb: as in SourceType. Raises ConfigError for mistakes that can be found only by opening the
-    source."""
+def scan(data: "DataConfig", seed: int, verb: str = "train", *, whole: bool = True) -> "Scan":
+    """Look at the source, once. verb, whole: as in SourceType.scan. A source of the user's own is not looked at."""
+    from imagenet_ddp.data.sources.base import Scan
+
+    if data.target:
+        return Scan(data, seed, verb, open=partial(_own_source, data.target, data))
     try:
-        if data.target:
-            source = _own_source(data.target, data)
-        else:
-            source = source_type(data.name).open(data, seed, verb)
+        return source_type(data.name).scan(data, seed, verb, whole=whole)
     except OSError as error:
-        raise ConfigError(
-            f"{error.filename or data.root} must be readable, but reading it failed: {error.strerror or error}. Hint: "
-            "check its permissions (chmod -R u+rX) and its disk."
-        ) from error
+        return Scan(data, seed, verb, [_unreadable(data, error)])
+
+
+def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "Scan | None" = None) -> "Source":
+    """Open the source. verb: as in SourceType. found: what an earlier look has found; it is used if the options are the
+    same. Raises ConfigError for all mistakes."""
+    if found is None or not found.fits(data, seed, verb):
+        found = scan(data, seed, verb)
+    if found.open is None or found.mistakes:
+        raise ConfigError(found.mistakes)
+    try:
+        source = found.open()
+    except OSError as error:
+        raise ConfigError(_unreadable(data, error)) from error
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
             hint = "set a larger data.val_fraction"
@@ -83,6 +95,11 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Sourc
         words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
         source.notes.append(words)
     return source
+
+
+def _unreadable(data: "DataConfig", error: OSError) -> Mistake:
+    what = f"{error.filename or data.root} must be readable, but reading it failed: {error.strerror or error}"
+    return Mistake(what, ("data.name", "data.root"), hint="check its permissions (chmod -R u+rX) and its disk")
 
 
 def _own_source(target: str, data: "DataConfig") -> "Source":

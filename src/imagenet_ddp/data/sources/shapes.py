@@ -10,13 +10,14 @@ import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Pending, Source
+from imagenet_ddp.data.sources.base import Pending, Scan, Source
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import cache_dir
@@ -37,25 +38,29 @@ VERSION = 2  # part of the cache folder's name, so increase it whenever an image
 class Shapes(ImageFolder):
     default_root = "the cache folder"
 
-    def check(self, data: DataConfig, verb: str) -> list[str]:
-        if not data.root:
-            return []
-        return [
-            f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
-            f"{data.root}. Hint: set data.root=null."
-        ]
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        mistakes = list[str]()
+        if data.root:
+            mistakes.append(
+                f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
+                f"{data.root}. Hint: set data.root=null."
+            )
+        return Scan(data, seed, verb, mistakes, partial(self._open, data, seed, verb), _pending(seed))
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        return super().open(replace(data, root=str(ensure(seed))), seed, verb)
+    def _open(self, data: DataConfig, seed: int, verb: str) -> Source:
+        found = super().scan(replace(data, root=str(ensure(seed))), seed, verb)
+        assert found.open is not None
+        return found.open()
 
-    def pending(self, data: DataConfig, seed: int) -> Pending | None:
-        if (root := cache_folder(seed)).is_dir():
-            return None
-        train, val = (count * len(CLASSES) for count in NUM_PER_CLASS.values())
-        return Pending(f"{train} training and {val} validation images will be generated in {root}", len(CLASSES))
+
+def _pending(seed: int) -> Pending | None:
+    if (root := cache_folder(seed)).is_dir():
+        return None
+    train, val = (count * len(CLASSES) for count in NUM_PER_CLASS.values())
+    return Pending(f"{train} training and {val} validation images will be generated in {root}", len(CLASSES))
 
 
 def cache_folder(seed: int) -> Path:

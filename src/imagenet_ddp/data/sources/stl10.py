@@ -11,6 +11,7 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 import shutil
 import socket
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
+from imagenet_ddp.data.sources.base import Images, Pending, Scan, Source, SourceType
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
@@ -51,25 +52,26 @@ OFFICIAL = Archive(
 class Stl10(SourceType):
     default_root = "data"
 
-    def check(self, data: DataConfig, verb: str) -> list[str]:
-        return validate(_root(data), data.download)
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        mistakes, open_images = validate(_root(data), data.download), partial(_open, data, verb)
+        return Scan(data, seed, verb, mistakes, open_images, _pending(_root(data)))
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_there = any((folder / mark).exists() for mark in (FOLDER, OFFICIAL.name))
         return ["data=stl10", f"data.root={root}"] if is_there else []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        folder = prepare(_root(data), data.download)
-        train = None if verb == "evaluate" else Stl10Images(folder, "train", data.fold)
-        val = Stl10Images(folder, "test", None)
-        return Source(class_names(folder), train, val)
 
-    def pending(self, data: DataConfig, seed: int) -> Pending | None:
-        root = _root(data)
-        if (root / FOLDER).is_dir():
-            return None
-        what = "unpacked" if (root / OFFICIAL.name).exists() else "downloaded (2.64 GB) and unpacked"
-        return Pending(f"STL-10 will be {what} into {root / FOLDER}", 10)
+def _open(data: DataConfig, verb: str) -> Source:
+    folder = prepare(_root(data), data.download)
+    train = None if verb == "evaluate" else Stl10Images(folder, "train", data.fold)
+    return Source(class_names(folder), train, Stl10Images(folder, "test", None))
+
+
+def _pending(root: Path) -> Pending | None:
+    if (root / FOLDER).is_dir():
+        return None
+    what = "unpacked" if (root / OFFICIAL.name).exists() else "downloaded (2.64 GB) and unpacked"
+    return Pending(f"STL-10 will be {what} into {root / FOLDER}", 10)
 
 
 def _root(data: DataConfig) -> Path:

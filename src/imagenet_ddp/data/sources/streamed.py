@@ -27,7 +27,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.errors import LoadError
-from imagenet_ddp.data.sources.base import Pending, Source, SourceType
+from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
     File,
@@ -202,51 +202,54 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
 
 
 class Streamed(SourceType):
-    def check(self, data: DataConfig, verb: str) -> list[str]:
-        """Check the form of the address. No server is contacted."""
-        root, example = str(data.root), "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
-        scheme, colon, _ = root.partition("://")
-        if not colon:
-            return [
-                f"data.root must be the address of a packed folder, with ://, got {data.root or 'null'}. Hint: "
-                f"{example}, or set data=packed for a folder on this machine."
-            ]
-        import fsspec
-        from fsspec.registry import known_implementations
-
-        library = known_implementations.get(scheme, {"class": "fsspec."})["class"].partition(".")[0]
-        extra = "imagenet_ddp[s3]" if library == "s3fs" else ""
-        if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=example):
-            return missing
-        try:
-            fsspec.get_filesystem_class(scheme)
-        except (ImportError, ValueError) as error:  # a missing library, an unknown protocol
-            return [f"data.root={root} cannot be read: {error}. Hint: install the library that it names, or {example}."]
-        return []
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+        """Look at the form of the address. No server is contacted."""
+        pending = Pending(f"the index will be fetched from {data.root}")
+        return Scan(data, seed, verb, _wrong_address(data), partial(_open, data, verb), pending)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_address = root.startswith(("s3://", "gs://", "http://", "https://"))
         return ["data=streamed", f"data.root={root}"] if is_address else []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        """Fetch the index, but none of the shards."""
-        url = str(data.root).rstrip("/")
-        try:
-            raw = remote_call(f"{url}/{FILE}", data.args, lambda fs, path: fs.cat_file(path))
-            manifest = parse_manifest(raw, f"{url}/{FILE}")
-            if found := missing_features(manifest, url, data, verb):
-                raise ConfigError(found)
-            splits = [manifest.splits[name] for name in required_splits(verb)]
-            cache = _make_cache(url, hashlib.sha256(raw).hexdigest()[:16], splits, data)
-            for split in splits:
-                for file in split.arrays.values():
-                    cache.fetch(file)
-        except ShardError as error:
-            raise ConfigError(str(error)) from error
-        return source_of(manifest, data, verb, partial(StreamedImages, cache))
 
-    def pending(self, data: DataConfig, seed: int) -> Pending | None:
-        return Pending(f"the index will be fetched from {data.root}")
+def _wrong_address(data: DataConfig) -> list[str]:
+    root, example = str(data.root), "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
+    scheme, colon, _ = root.partition("://")
+    if not colon:
+        return [
+            f"data.root must be the address of a packed folder, with ://, got {data.root or 'null'}. Hint: "
+            f"{example}, or set data=packed for a folder on this machine."
+        ]
+    import fsspec
+    from fsspec.registry import known_implementations
+
+    library = known_implementations.get(scheme, {"class": "fsspec."})["class"].partition(".")[0]
+    extra = "imagenet_ddp[s3]" if library == "s3fs" else ""
+    if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=example):
+        return missing
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:  # a missing library, an unknown protocol
+        return [f"data.root={root} cannot be read: {error}. Hint: install the library that it names, or {example}."]
+    return []
+
+
+def _open(data: DataConfig, verb: str) -> Source:
+    """Fetch the index, but none of the shards."""
+    url = str(data.root).rstrip("/")
+    try:
+        raw = remote_call(f"{url}/{FILE}", data.args, lambda fs, path: fs.cat_file(path))
+        manifest = parse_manifest(raw, f"{url}/{FILE}")
+        if found := missing_features(manifest, url, data, verb):
+            raise ConfigError(found)
+        splits = [manifest.splits[name] for name in required_splits(verb)]
+        cache = _make_cache(url, hashlib.sha256(raw).hexdigest()[:16], splits, data)
+        for split in splits:
+            for file in split.arrays.values():
+                cache.fetch(file)
+    except ShardError as error:
+        raise ConfigError(str(error)) from error
+    return source_of(manifest, data, verb, partial(StreamedImages, cache))
 
 
 def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: DataConfig) -> ShardCache:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
-from imagenet_ddp.data.sources.base import Names, Source, SourceType, one_form
+from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS, FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.validation_split import split_validation
@@ -69,44 +70,48 @@ class Table:
 
 
 class ImageTable(SourceType):
-    def check(self, data: DataConfig, verb: str) -> list[str]:
+    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Report each kind of mistake in the table, including paths of missing files."""
         try:
             table = read_table(data, verb)
         except ConfigError as error:
-            return list(map(str, error.mistakes))
+            return Scan(data, seed, verb, error.mistakes)
         is_val = verb == "evaluate" and data.val_fraction is None
         rows = table.of_split("val") if is_val else table.rows
-        return _rows_message(
+        found = _rows_message(
             f"{table.file}: path must name an existing file, relative to "
             f"{describe_path(table.folder)} or absolute, but does not",
             [(rows[at].number, rows[at].path) for at in find_missing(table.folder, [row.path for row in rows])],
             "correct those rows (a folder or a pipe is not a file), or set data.images_dir=FOLDER to the folder to "
             "which the paths are relative",
         )
+        need_train = verb != "evaluate" or data.val_fraction is not None
+        train_rows, val_rows = table.of_split("train") if need_train else [], table.of_split("val")
+        classes = sorted({label for row in (*train_rows, *val_rows) for label in row.labels(data)})
+        train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
+        notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
+        open_images = partial(_open, data, seed, classes, train if need_train else None, val, notes)
+        return Scan(data, seed, verb, found, open_images)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_table = folder.suffix.lower() in TABLE_SUFFIXES and not folder.is_dir() and "://" not in root
         return ["data=table", f"data.root={root}"] if is_table else []
 
-    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        """This function does not check whether the images exist."""
-        table, is_share = read_table(data, verb), data.val_fraction is not None
-        need_train = verb != "evaluate" or is_share
-        train_rows, val_rows = table.of_split("train") if need_train else [], table.of_split("val")
-        classes = sorted({label for row in (*train_rows, *val_rows) for label in row.labels(data)})
-        train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
-        digits = digest(train, val)
-        if data.val_fraction is not None:
-            train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
-        val.weights = None  # validation weights all images equally
-        notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
-        if len(train) and (weights := train.weights) is not None:
-            notes.append(
-                f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
-                f"{weights.max():g}, {weights.mean():.4g} on average."
-            )
-        return Source(classes, train if need_train else None, val, notes=notes, digest=digits)
+
+def _open(
+    data: DataConfig, seed: int, classes: list[str], train: FileImages | None, val: FileImages, notes: list[str]
+) -> Source:
+    digits = digest(train, val) if train is not None else digest(val)
+    if data.val_fraction is not None and train is not None:
+        train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
+    val.weights = None  # validation weights all images equally
+    if train is not None and len(train) and (weights := train.weights) is not None:
+        notes = [
+            *notes,
+            f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
+            f"{weights.max():g}, {weights.mean():.4g} on average.",
+        ]
+    return Source(classes, train, val, notes=notes, digest=digits)
 
 
 def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
