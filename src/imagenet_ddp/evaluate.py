@@ -6,6 +6,7 @@ Each validation image is counted once.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
@@ -42,7 +43,7 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = agree_on_job(meeting, decide, request)
+    job = replace(agree_on_job(meeting, decide, request), scan=request.scan)
     try:
         with command.hydra_job(request, job.run_dir):
             return run_ranks(worker.evaluate, job, job.config, place, meeting)

@@ -49,7 +49,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         place, meeting = meet_others(request, find_launcher(request, os.environ))
         typed = overrides.shell_line("train", sys.argv[1:])
         job = agree_on_job(meeting, lambda: decide(request, os.environ, place, typed), request)
-        job = replace(job, begin_s=begin_s)
+        job = replace(job, begin_s=begin_s, scan=request.scan)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)

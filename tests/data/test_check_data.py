@@ -15,7 +15,7 @@ def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
 
 
 def validate(*arguments: Any, **options: Any) -> list[str]:
-    return list(map(str, check_data.validate(*arguments, **options)))
+    return list(map(str, check_data.inspect(*arguments, 0, **options)[0]))
 
 
 @pytest.fixture
@@ -42,6 +42,22 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
         ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but has 1 image and no class folders"),
         (("1.jpg", "2.png"), {}, "must contain a folder per class, but has 2 images and no class folders. Hint: sort"),
+        (
+            ("1.heic", "2.HEIC"),
+            {},
+            "has no images (but 2 HEIC files, a format that is not read) and no class folders. "
+            "Hint: convert the HEIC files to JPEG (such as by `magick mogrify -format jpg FOLDER/*.heic`), then sort",
+        ),
+        (
+            ("train/a/1.jpg", "train/b/1.heic", "val/a/1.jpg"),
+            {},
+            "none (but 1 HEIC file, a format that is not read): b",
+        ),
+        (
+            (*AB, "val/a/1.heif"),
+            {},
+            "class folders have none (but 1 HEIC file, a format that is not read). Hint: c",
+        ),
         (AB, {}, "Hint: set data.val_fraction=0.1."),
         ((*AB, "val/c/1.jpg"), {}, "also be a class of train, but 1 of 1 is not: c."),
         ((*AB, "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null to use"),
@@ -94,8 +110,9 @@ def test_a_table(tmp_path: Path):
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
     for verb, count in (("train", 1), ("evaluate", 1), ("predict", 0)):
         assert len(validate(config("table", root=str(tmp_path / "t.csv")), verb=verb)) == count
-    assert validate(config("table", root=str(tmp_path / "t.csv")), elsewhere=True) == []
-    assert len(validate(config("table"), elsewhere=True)) == 1
+    assert check_data.look(config("table", root=str(tmp_path / "t.csv")), 0, elsewhere=True) is None
+    found = check_data.look(config("table"), 0, elsewhere=True)
+    assert found and len(found.mistakes) == 1
     (text,) = validate(config("imagefolder", root=str(tmp_path / "t.csv")))
     assert text.endswith(f"is a file. Hint: set data=table data.root={tmp_path}/t.csv.")
     (text,) = validate(config("tabel"))

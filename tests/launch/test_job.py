@@ -69,6 +69,6 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file
-    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", lambda *args, **more: ([], None))
+    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", lambda *args, **more: ([], None, None))
     request = composed("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed])
     return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

@@ -217,6 +217,20 @@ def test_bad_images_are_refused_or_left_out(tmp_path: Path, capsys: pytest.Captu
     assert [entry["name"] for entry in found.splits["train"].left_out] == ["cat/002.jpg", "cat/004.jpg"]
 
 
+def test_what_a_pack_does_not_keep_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    page, clear = Image.new("RGB", (20, 20), "red"), Image.new("RGBA", (20, 20), (200, 0, 0, 0))
+    for split, name in ((split, name) for split in ("train", "val") for name in ("cat", "dog")):
+        (tmp_path / "in" / split / name).mkdir(parents=True)
+        clear.save(tmp_path / "in" / split / name / "clear.png")
+        page.save(tmp_path / "in" / split / name / "plain.jpg")
+    page.save(tmp_path / "in/train/cat/two.tif", save_all=True, append_images=[page])
+    assert packs(tmp_path / "in", tmp_path / "out") == 0
+    said = capsys.readouterr().err
+    assert "train: 1 image with several frames or pages, of which the first is used." in said
+    assert "train: 2 images with fully transparent pixels" in said and "val: 2 images with fully" in said
+    assert said.count("These are counted at the end.") == 2
+
+
 def test_a_folder_with_other_files_is_refused(photos: Path, tmp_path: Path):
     (tmp_path / "thesis.tex").touch()
     assert "out must be a new or an empty folder" in refused(photos, tmp_path)

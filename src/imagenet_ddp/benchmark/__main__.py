@@ -67,7 +67,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
         allowed, got = f"a source of image files for benchmark={mode}", str(data.target or data.name)
         mistakes.append(must_be("data", allowed, got, setting("data=imagefolder", "data.root=FOLDER")))
     elif mode == "loader":
-        mistakes += check_data.validate(data)
+        mistakes += check_data.inspect(data, config.seed)[0]
     else:
         try:
             parse.command_line("train", typed, {})

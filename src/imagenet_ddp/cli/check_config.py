@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -28,6 +28,7 @@ from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -69,12 +70,21 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
     return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_nested_targets(values)]
 
 
+class Checked(NamedTuple):
+    """place: the launcher around the command, if it is recognised. scan: of the images, if this command opens them."""
+
+    mistakes: list[Mistake]
+    place: Place | None = None
+    scan: Scan | None = None
+
+
 def check_job(job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool) -> None:
     """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set."""
     config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
     of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
-    found, job.place = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all)
-    job.mistakes += (independent(found, job.wrong, config, verb, typed) if job.wrong else found) + of_folders
+    found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all)
+    mistakes, job.place, job.scan = found
+    job.mistakes += (independent(mistakes, job.wrong, config, verb, typed) if job.wrong else mistakes) + of_folders
 
 
 def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
@@ -87,7 +97,9 @@ def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[st
         if values.trainer.accelerator == "auto":
             values.trainer.accelerator = "gpu"
         found += _of_keys(values, environ, "train", typed, is_whole)
-        found += check_data.validate(values.data, partial=not is_whole, elsewhere=True)
+        found += check_data.validate(values.data, partial=not is_whole)
+        if is_whole and (scan := check_data.look(values.data, values.seed, elsewhere=True)):
+            found += as_mistakes(scan.mistakes)
         found += check_launch.validate_elsewhere(values, environ)
         found += check_run.validate(values, environ, partial=not is_whole, elsewhere=True)
     job.mistakes += independent(found, job.wrong, config, "train", typed) + of_sweep
@@ -101,8 +113,8 @@ def check(
     *,
     is_whole: bool = True,
     multirun: bool = False,
-) -> tuple[list[Mistake], Place | None]:
-    """Return (the mistakes in the config of a command on this machine, the launcher around it if it is recognised).
+) -> Checked:
+    """Check the config of a command on this machine.
 
     config: without the hydra node; that of a command line, or a checkpoint's with the typed options over it. typed: the
     options as typed. is_whole: whether no checkpoint fills in the options that are not typed; else each key is checked
@@ -110,9 +122,9 @@ def check(
     """
     values, found = read(config, verb)
     if values is None:
-        return found, None
-    more, place = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun)
-    return found + more, place
+        return Checked(found)
+    more, place, scan = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun)
+    return Checked(found + more, place, scan)
 
 
 def check_values(
@@ -124,12 +136,17 @@ def check_values(
     is_whole: bool,
     multirun: bool = False,
     place: Place | None = None,
-) -> tuple[list[Mistake], Place | None]:
+) -> Checked:
     """Return what check returns, for the typed config. place: that of this command; None: find out."""
+    scan = None
     try:
         found = _of_keys(values, environ, verb, typed, is_whole)
-        # doctor leaves images to its checks
-        found += check_data.validate(values.data, verb="predict" if verb == "doctor" else verb, partial=not is_whole)
+        found += check_data.validate(values.data, partial=not is_whole)
+        if is_whole and verb != "doctor":  # whose checks look at the images
+            is_opened = verb in ("train", "evaluate") and not (found or multirun)
+            scan = check_data.look(values.data, values.seed, verb=verb, whole=is_opened)
+            found += as_mistakes(scan.mistakes if scan else ())
+            scan = scan if is_opened else None
         found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += formats.validate(values, verb)
@@ -140,8 +157,8 @@ def check_values(
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         what = f"{error.filename} cannot be used as a path: {error.strerror}"
-        return [Mistake(what, hint="type another path")], place
-    return found + more, place
+        return Checked([Mistake(what, hint="type another path")], place)
+    return Checked(found + more, place, scan)
 
 
 def _of_keys(

@@ -21,6 +21,7 @@ from imagenet_ddp.config.keys import declared, leaves
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import typed_config
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -36,7 +37,8 @@ class Job:
 
     config: of all options that fit, without the hydra node; interpolations are unresolved. hydra: the hydra node, in
     which they resolve. mistakes: in the other options. wrong: groups of which the config has the default, because the
-    typed choice is a mistake. place: where this command runs it; None where no launcher is recognised.
+    typed choice is a mistake. place: where this command runs it; None where no launcher is recognised. scan: of
+    the images, if this command opens them.
     """
 
     options: Sequence[Option]
@@ -45,6 +47,7 @@ class Job:
     mistakes: list[Mistake]
     wrong: set[str]
     place: Place | None = None
+    scan: Scan | None = None
 
 
 def compose(

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from imagenet_ddp.cli.compose import Job
 from imagenet_ddp.cli.options import Option, Typed
 from imagenet_ddp.cli.words import Words
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
@@ -32,6 +33,7 @@ class Request:
     again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
     # one per config; None where no launcher is recognised
     places: list[Place | None] = field(default_factory=list[Place | None])
+    scan: Scan | None = None  # of the images of a single job that opens them
 
     @property
     def flags(self) -> list[str]:
@@ -70,6 +72,7 @@ def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Job], in_file
         [job.config for job in jobs],
         [job.hydra for job in jobs],
         places=[job.place for job in jobs],
+        scan=jobs[0].scan if len(jobs) == 1 else None,
     )
     jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):

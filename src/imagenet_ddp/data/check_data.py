@@ -1,12 +1,14 @@
-"""Find mistakes in the options of data, and in the folders they name, before torch is imported."""
+"""Find mistakes in the options of data, and look at the folders they name, before torch is imported."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, scan, source_type
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting
 from imagenet_ddp.system.packages import missing_package
@@ -14,13 +16,32 @@ from imagenet_ddp.system.packages import missing_package
 _THREE = list_of(number(), "", 3)
 
 
-def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, elsewhere: bool = False) -> list[Mistake]:
-    """Return every mistake. The values may have any type.
+def inspect(data: DataConfig, seed: int, *, verb: str = "train") -> tuple[list[Mistake], Scan | None]:
+    """Return (every mistake in the options and in the images, what `look` has found)."""
+    mistakes = validate(data)
+    found = look(data, seed, verb=verb, whole=not mistakes)
+    return mistakes + as_mistakes(found.mistakes if found else ()), found
 
-    verb: the command. evaluate needs only the validation images, predict and export need no folder at all. partial:
-    check each key by itself, but no folders or combinations, because a checkpoint provides the other keys. elsewhere:
-    check only the names of folders, because the folders are on another machine.
+
+def look(
+    data: DataConfig, seed: int, *, verb: str = "train", elsewhere: bool = False, whole: bool = False
+) -> Scan | None:
+    """Look at the images, unless they are of a source of the user's own, or not needed (predict, export).
+
+    verb: the command. evaluate needs only the validation images. elsewhere: they are on another machine, so only a
+    missing data.root is a mistake. whole: as in SourceType.scan.
     """
+    if data.target or verb in USE_MODEL or data.name not in SOURCES:
+        return None
+    if elsewhere and (source_type(data.name).default_root or data.root) and not str(data.root).startswith("~"):
+        return None  # the job on the other machine looks
+    found = scan(data, seed, verb, whole=whole)
+    return replace(found, mistakes=as_mistakes(found.mistakes, "data.name", "data.root"))
+
+
+def validate(data: DataConfig, *, partial: bool = False) -> list[Mistake]:
+    """Return every mistake in the options. The values may have any type. partial: check each key by itself, but no
+    combinations, because a checkpoint provides the other keys."""
     found = validate_group("data", data) + validate_statistics(data.mean, data.std)
     if not data.target and data.name not in SOURCES:
         name = name_of(str(data.name)) or next(iter(get_close_matches(str(data.name), SOURCES, 1)), "imagefolder")
@@ -34,12 +55,7 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
     if str(data.policy).startswith("rand-"):
         missing = missing_package(f"data.policy={data.policy}", "timm", instead="set data.policy=randaugment")
         found += as_mistakes(missing)
-    if data.target or verb in USE_MODEL:
-        return found
-    kind = source_type(data.name)
-    if elsewhere and (kind.default_root or data.root) and not str(data.root).startswith("~"):
-        return found  # the job on the other machine checks it
-    return found + as_mistakes(scan(data, 0, verb, whole=False).mistakes, "data.name", "data.root")
+    return found
 
 
 def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[Mistake]:

@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.registry import open_source, scan
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.mistakes import Mistake
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
@@ -43,10 +43,10 @@ class DatasetSummary:
 def summarise(data: DataConfig, seed: int) -> DatasetSummary:
     """Check a data set and count its images without writing, generating or downloading anything. Raises ConfigError for
     what is found only by opening the source."""
-    mistakes = check_data.validate(data)
-    if mistakes or data.target:
+    mistakes, found = check_data.inspect(data, seed)
+    if mistakes or found is None:
         return DatasetSummary(mistakes)
-    if pending := (found := scan(data, seed)).pending:
+    if pending := found.pending:
         return DatasetSummary([], [pending.note], num_classes=pending.num_classes)
     return summarise_source(seed, open_source(data, seed, found=found))
 

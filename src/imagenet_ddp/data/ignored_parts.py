@@ -1,9 +1,7 @@
 """Count the images whose files have parts that no net sees: pages after the first, and transparency."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import lightning.pytorch as L
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from imagenet_ddp.system.text import count_noun
 
 class IgnoredParts:
     """Keep what is ignored of each image. Loader workers report the images of a batch that have such parts
-    (Batch.ignored). say: writes a line to the log, about the first image of each kind."""
+    (Batch.ignored). say: writes a line, about the first image of each kind."""
 
     def __init__(self, say: Callable[[str], None] = print):
         self._say, self._said = say, Ignored.NONE
@@ -27,14 +25,14 @@ class IgnoredParts:
             of_split[index] = value
             for part in Ignored(value) & ~self._said:
                 self._said |= part
-                self._say(f"{images.path(index)} is an image {IGNORED_WORDS[part]}. The end of the log counts these.")
+                self._say(f"{images.path(index)} is an image {IGNORED_WORDS[part]}. These are counted at the end.")
 
-    def lines(self, trainer: L.Trainer, splits: Mapping[str, Images]) -> list[str]:
-        """Return a sentence for each kind and split, about the images that any rank has loaded. Call on all ranks."""
+    def lines(self, splits: Mapping[str, Images], merge: Callable[[Tensor], Tensor] = torch.clone) -> list[str]:
+        """Return a sentence for each kind and split. merge: returns the largest values of all ranks, on which this
+        method is then called together."""
         lines: list[str] = []
         for split, images in splits.items():
-            mine = self._found.get(split, torch.zeros(len(images), dtype=torch.uint8))
-            merged: Any = trainer.strategy.reduce(mine.to(trainer.strategy.root_device), reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
+            merged = merge(self._found.get(split, torch.zeros(len(images), dtype=torch.uint8)))
             counts = {part: int((merged & part.value > 0).sum()) for part in Ignored}
             lines += [f"{split}: {count_noun(n, 'image')} {IGNORED_WORDS[part]}." for part, n in counts.items() if n]
         return lines

@@ -13,7 +13,7 @@ import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
-from imagenet_ddp.data.check_data import validate
+from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loader_processes import StallWatchdog, choose_num_workers
@@ -90,9 +90,10 @@ class ImageDataModule(L.LightningDataModule):
         """
         data = DataConfig(name=name, root=None if root is None else str(root), **options)
         data = replace(data, **implied(data))
-        if mistakes := validate(data):
+        mistakes, found = inspect(data, seed)
+        if mistakes:
             raise ConfigError(mistakes)
-        return cls(open_source(data, seed), data, seed, channels_last)
+        return cls(open_source(data, seed, found=found), data, seed, channels_last)
 
     def teardown(self, stage: str) -> None:
         self.close()
@@ -216,8 +217,12 @@ class ImageDataModule(L.LightningDataModule):
 
     def ignored_lines(self, trainer: L.Trainer) -> list[str]:
         """Return sentences about the parts of images that were ignored. Call on all ranks."""
-        splits = {"train": self.source.train, "val": self.source.val}
-        return self.ignored_parts.lines(trainer, {name: each for name, each in splits.items() if each is not None})
+        splits, strategy = {"train": self.source.train, "val": self.source.val}, trainer.strategy
+
+        def merge(mine: torch.Tensor) -> Any:
+            return strategy.reduce(mine.to(strategy.root_device), reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
+
+        return self.ignored_parts.lines({name: each for name, each in splits.items() if each is not None}, merge)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model

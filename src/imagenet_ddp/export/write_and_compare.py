@@ -17,6 +17,7 @@ from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.image_files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
@@ -26,6 +27,7 @@ from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path
 from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.launch.trained_model import TrainedModel, load
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
@@ -175,19 +177,20 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
     if config.images is not None:
         return _files(config, config.images), ""
     if trained.contents or is_data_typed:
-        mistakes = check_data.validate(config.data, verb="evaluate")
+        mistakes, scan = check_data.inspect(config.data, config.seed, verb="evaluate")
     else:  # data.* has the default, which is not what these weights were trained on
-        mistakes = ["data must be set, because these weights do not name their data. Hint: set data= and data.root=."]
+        what = "data must be set, because these weights do not name their data"
+        mistakes, scan = [Mistake(what, ("data",), hint="set data= and data.root=")], None
     if not mistakes:
-        return _of_source(config, trained), ""
+        return _of_source(config, trained, scan), ""
     if is_data_typed:
         raise ConfigError(mistakes)
     return _random(), str(mistakes[0])
 
 
-def _of_source(config: ExportConfig, trained: TrainedModel) -> Samples:
+def _of_source(config: ExportConfig, trained: TrainedModel, scan: Scan | None) -> Samples:
     """Return config.num_images evenly spaced validation images."""
-    source = open_source(config.data, config.seed, verb="evaluate")
+    source = open_source(config.data, config.seed, verb="evaluate", found=scan)
     choose(source, config.data, trained.contents, trained.origin)
     images = source.val
     assert images is not None

@@ -136,7 +136,7 @@ def run_ranks(
     if meeting is not None and place.node_rank:
         _show_place(place, meeting.members[0].host)
     if isinstance(payload, Job):
-        payload = replace(payload, scan=_look(config))
+        payload = replace(payload, scan=_look(payload))
     cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
     num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
     devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
@@ -158,12 +158,16 @@ def run_ranks(
         leave_others(place, meeting, LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
 
 
-def _look(config: CommonConfig) -> Scan | None:
-    """Look at the images once for all ranks of this node. Return None if each must look itself: at a source of the
-    user's own, and at one with mistakes, of which the ranks inform each other."""
+def _look(job: Job) -> Scan | None:
+    """Look at the images once for all ranks of this node, unless the command has, with the options of the job. Return
+    None if each rank must look itself: at a source of the user's own, and at one with mistakes, of which the ranks
+    inform each other."""
+    config, found = job.config, job.scan
     verb = "evaluate" if isinstance(config, EvaluateConfig) else "train"
-    found = None if config.data.target else scan(config.data, config.seed, verb)
-    return None if found is None or found.mistakes else found
+    if config.data.target or (found and found.fits(config.data, config.seed, verb)):
+        return found
+    found = scan(config.data, config.seed, verb)
+    return None if found.mistakes else found
 
 
 def leave_others(place: Place, meeting: "Meeting | None", timeout_s: float = LEAVE_S) -> None:

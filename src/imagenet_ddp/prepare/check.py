@@ -13,7 +13,8 @@ import numpy as np
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.decoding.decode import Pixels, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
-from imagenet_ddp.data.decoding.pixel_conversion import IGNORED_WORDS, Ignored, is_rotated
+from imagenet_ddp.data.decoding.pixel_conversion import Ignored, is_rotated
+from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -58,7 +59,7 @@ def run(plan: Plan) -> int:
     images = {name: split.images for name, split in layout.splits.items()}
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
-    num_ignored = {part: Counter[str]() for part in Ignored}  # by split
+    ignored = IgnoredParts(lambda _: None)  # the summary counts them
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
     progress = Progress("check", sum(map(len, images.values())), "images")
     progress.more = lambda: f" ({len(bad):,} bad)"
@@ -71,8 +72,7 @@ def run(plan: Plan) -> int:
                 bad.append((images[result.split].path(result.index), probe.reason))
                 num_bad[result.split] += 1
             num_rotated[result.split] += probe.is_rotated
-            for part in probe.ignored:
-                num_ignored[part][result.split] += 1
+            ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
@@ -82,12 +82,6 @@ def run(plan: Plan) -> int:
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
         for name, number in num_rotated.items()
         if number
-    ]
-    ignored = [
-        f"{name}: {count_noun(counts[name], 'image')} {IGNORED_WORDS[part]}"
-        for part, counts in num_ignored.items()
-        for name in images
-        if counts[name]
     ]
     write = partial(print_message, stream=sys.stdout)
     for name, split in layout.splits.items():
@@ -99,7 +93,7 @@ def run(plan: Plan) -> int:
     lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
         lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
-    lines += [f"note: {text}" for text in (*layout.notes, *notes, *rotated, *ignored)]
+    lines += [f"note: {text.rstrip('.')}" for text in (*layout.notes, *notes, *rotated, *ignored.lines(images))]
     for line in (*lines, *(f"found: {text}" for text in findings)):
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written

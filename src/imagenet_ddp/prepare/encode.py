@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from imagenet_ddp.data.decoding.decode import JpegPicture, Pixels, choose_decoder, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import PackOptions
@@ -26,6 +27,7 @@ class EncodedImage:
     width: int = 0
     source_bytes: int = 0
     reason: str = ""
+    ignored: Ignored = Ignored.NONE  # parts of its file that are not used
 
 
 def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
@@ -57,7 +59,8 @@ def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
         if original is not None and len(original) <= len(data):
             data = original  # encoding it again would lose quality and save nothing
     size = len(source) if source is not None else picture.height * picture.width * 3
-    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size)
+    ignored = picture.ignored if isinstance(picture, Pixels) else Ignored.NONE
+    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size, ignored=ignored)
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:

@@ -34,7 +34,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
     else:
-        mistakes += check_data.validate(config.data)
+        mistakes += check_data.inspect(config.data, config.seed)[0]
         inside, root = config.data.name in OF_FOLDERS and not config.data.target, config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
             # the new folder would be one of the classes

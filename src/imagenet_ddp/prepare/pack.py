@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import (
@@ -104,10 +105,11 @@ def _run(plan: Plan, out: Path) -> None:
     shards = {name: divide(len(split), per_shard[name], shuffle=name == "train") for name, split in images.items()}
     total = sum(map(len, images.values()))
     progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
+    ignored = IgnoredParts(print_message)
     encoded = encode({name: np.concatenate(of_split) for name, of_split in shards.items()})
     with contextlib.closing(progress), contextlib.closing(encoded):
         splits = {
-            name: _write_split(draft, name, (split, names[name]), shards[name], encoded, bad_images, progress)
+            name: _write_split(draft, name, (split, names[name]), shards[name], encoded, bad_images, ignored, progress)
             for name, split in images.items()
         }
     manifest = Manifest(**asdict(options), classes=source.classes, labels=source.labels, splits=splits)
@@ -117,6 +119,8 @@ def _run(plan: Plan, out: Path) -> None:
     _publish(draft, out)
     before = sum(split.source_bytes for split in splits.values())
     after = sum(path.stat().st_size for path in out.iterdir())
+    for line in ignored.lines(images):
+        print_message(line)
     taken_s = time.monotonic() - begin_s
     print_message(
         f"{out}: {_counts(manifest)} packed, {before / MIB:,.1f} MiB before, {after / MIB:,.1f} MiB after, in "
@@ -198,6 +202,7 @@ def _write_split(
     shards: list[np.ndarray],
     encoded: Iterator[Result],
     bad_images: BadImages,
+    ignored: IgnoredParts,
     progress: Progress,
 ) -> Split:
     """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read."""
@@ -213,6 +218,8 @@ def _write_split(
                     left_out.append((index, image.reason))
                     bad_images.on_bad_images([(images.path(index), image.reason)])
                     continue
+                if image.ignored:
+                    ignored.add(name, images, {index: image.ignored.value})
                 file.write(image.data)
                 sha.update(image.data)
                 crc32 = zlib.crc32(image.data)

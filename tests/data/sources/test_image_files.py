@@ -153,3 +153,9 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
         "5 without an image extension (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
+
+
+def test_a_folder_of_heic_files_is_said_to_be_one(tmp_path: Path):
+    (tmp_path / "1.heic").touch()
+    with pytest.raises(ConfigError, match=r"none \(but 1 HEIC file, a format that is not read\)\. Hint: convert"):
+        find_images(str(tmp_path))

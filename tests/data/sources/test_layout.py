@@ -10,7 +10,7 @@ import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.check_data import validate
+from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import implied
 
@@ -31,7 +31,7 @@ def options(root: str, typed: dict[str, Any]) -> DataConfig:
 
 
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:
-    return list(map(str, validate(options(root, typed), verb=verb)))
+    return list(map(str, inspect(options(root, typed), 0, verb=verb)[0]))
 
 
 def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:

@@ -145,7 +145,8 @@ class ImageFolder(SourceType):
             hint = f"{heic.hint}add images, or remove the folder (and its images in val)"
             return listed, [Mistake(what, ("data.root",), hint=hint)]
         if len(empty) == len(classes):
-            what = f"{where} must contain images, but its class folders have none{heic.words}"
+            have = f"have none{heic.words}" if heic.words else "are empty"
+            what = f"{where} must contain images, but its class folders {have}"
             return listed, [Mistake(what, ("data.root",), hint=f"{heic.hint}add images")]
         return listed, []
 
