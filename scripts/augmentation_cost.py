@@ -19,7 +19,8 @@ import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import AugmentedTransform, make_train_transform
-from imagenet_ddp.data.sources.image_files import class_folders, list_images
+from imagenet_ddp.data.sources.image_files import list_images
+from imagenet_ddp.data.sources.walk import class_folders
 from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
 

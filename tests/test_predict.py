@@ -16,7 +16,7 @@ from imagenet_ddp import predict
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
-from imagenet_ddp.data.sources.image_files import find_images
+from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files
 from imagenet_ddp.use.predictor import FileReader, Predictor

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
-from imagenet_ddp.data.sources.image_files import describe_left_out, find_images, list_folder
+from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.runs.folder import disk_errors_as_run_error

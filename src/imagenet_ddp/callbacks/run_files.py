@@ -18,7 +18,7 @@ from imagenet_ddp.callbacks.train_log import TrainLog, find_log, train_names
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.data.sources.table import read_cells
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.models.task import task_of
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves

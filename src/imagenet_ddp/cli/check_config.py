@@ -235,7 +235,7 @@ def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
 def _of_files(config: CommonConfig) -> list[Mistake]:
     """Return a mistake if images= or real_labels= names nothing that can be read."""
     if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
-        from imagenet_ddp.data.sources.image_files import validate_images
+        from imagenet_ddp.data.sources.walk import validate_images
 
         return as_mistakes(validate_images(config.images))
     if isinstance(config, EvaluateConfig) and config.real_labels:

@@ -278,7 +278,7 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
 
 
 def _check_predictions(config: Mapping[str, Any]) -> list[Mistake]:
-    from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS
+    from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS
 
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))

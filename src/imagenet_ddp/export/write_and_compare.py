@@ -18,8 +18,9 @@ from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Scan
-from imagenet_ddp.data.sources.image_files import find_images, read_file
+from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export import model_card

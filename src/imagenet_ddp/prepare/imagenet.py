@@ -10,8 +10,8 @@ from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.sources.image_files import class_folders, list_folder
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
+from imagenet_ddp.data.sources.walk import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.runs.folder import disk_errors_as_run_error

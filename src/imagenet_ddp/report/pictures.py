@@ -14,8 +14,8 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.stored import refused
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.class_activation import overlay

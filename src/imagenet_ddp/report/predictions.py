@@ -13,8 +13,8 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder, quoted, shell_line
 from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
-from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results

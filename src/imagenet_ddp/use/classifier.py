@@ -12,7 +12,7 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.data.decoding.decode import decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
-from imagenet_ddp.data.sources.image_files import find_images
+from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.use.open_predictor import open_predictor

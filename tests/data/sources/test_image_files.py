@@ -10,17 +10,8 @@ import pytest
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources import image_files as folder_images
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.image_files import (
-    FileImages,
-    class_folders,
-    describe_left_out,
-    digest,
-    find_images,
-    list_folder,
-    list_images,
-    read_file,
-    validate_images,
-)
+from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images, read_file
+from imagenet_ddp.data.sources.walk import class_folders, describe_left_out, find_images, list_folder, validate_images
 from imagenet_ddp.errors import ConfigError
 
 

@@ -14,9 +14,10 @@ from helpers.image_table import write_table
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source, scan
-from imagenet_ddp.data.sources.table import Cells, find_missing, read_cells, read_table
+from imagenet_ddp.data.sources.table import find_missing, read_table
 from imagenet_ddp.errors import ConfigError
 
 GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"

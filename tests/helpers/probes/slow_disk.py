@@ -7,7 +7,8 @@ from pathlib import Path
 
 from imagenet_ddp.data.sources import image_files as folder_walk
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.image_files import class_folders, list_images
+from imagenet_ddp.data.sources.image_files import list_images
+from imagenet_ddp.data.sources.walk import class_folders
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:
@@ -15,9 +16,9 @@ def open_slowly(root: str, mark: str, seconds: float) -> Source:
     <mark>.<PID>, so that a test can see the start."""
     look = folder_walk.list_folder
 
-    def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
+    def list_folder(folder: Path, *, whole: bool = True) -> tuple[list[str], Counter[str]]:
         time.sleep(seconds)
-        return look(folder)
+        return look(folder, whole=whole)
 
     Path(f"{mark}.{os.getpid()}").touch()
     folder_walk.list_folder = list_folder

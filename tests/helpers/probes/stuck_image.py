@@ -8,7 +8,8 @@ from torch import distributed
 from imagenet_ddp.callbacks import stalled_step
 from imagenet_ddp.data.decoding.decode import Picture
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.image_files import class_folders, list_images
+from imagenet_ddp.data.sources.image_files import list_images
+from imagenet_ddp.data.sources.walk import class_folders
 
 
 def open_stuck(root: str, until: str, report_s: float) -> Source:

@@ -14,16 +14,7 @@ import numpy as np
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
-from imagenet_ddp.data.sources.image_files import (
-    FileImages,
-    Heic,
-    class_folders,
-    describe_left_out,
-    digest,
-    list_folder,
-    list_images,
-    look_in,
-)
+from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images
 from imagenet_ddp.data.sources.layout import (
     Layout,
     class_folders_or_none,
@@ -33,6 +24,7 @@ from imagenet_ddp.data.sources.layout import (
     splits_in,
 )
 from imagenet_ddp.data.sources.validation_split import split_validation
+from imagenet_ddp.data.sources.walk import Heic, class_folders, describe_left_out, list_folder, look_in
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, percent, shorten_list

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.image_files import class_folders
+from imagenet_ddp.data.sources.walk import class_folders
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)

@@ -12,7 +12,8 @@ import numpy as np
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Names, positions_of_each
-from imagenet_ddp.data.sources.image_files import SAY_EVERY_S, FileImages, digest, map_concurrently, read_file
+from imagenet_ddp.data.sources.image_files import SAY_EVERY_S, FileImages, digest, read_file
+from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.system.console import print_message
 
 R = TypeVar("R")

@@ -1,0 +1,96 @@
+"""Read the columns of a CSV or Parquet file, as text."""
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import first_line
+
+PARQUET = (".parquet", ".pq")
+
+
+@dataclass
+class Cells:
+    """The text of the wanted columns, row by row.
+
+    columns: purpose -> cells, for the wanted columns that the table has. numbers: the number of each row, as a
+    spreadsheet shows it (the header of a CSV is row 1). ragged: (row number, number of cells) of the rows that have
+    more or fewer cells than the header, which are left out of columns and numbers.
+    """
+
+    header: list[str]
+    columns: dict[str, list[str]]
+    numbers: Sequence[int]
+    ragged: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
+    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
+    the file is not a table, and OSError if it cannot be read."""
+    read, kind = (_read_parquet, "Parquet") if path.suffix.lower() in PARQUET else (_read_csv, "CSV")
+    try:
+        return read(path, names)
+    except (OSError, ConfigError):
+        raise
+    except Exception as error:  # UnicodeDecodeError, csv.Error, and pyarrow's errors of several types
+        raise ConfigError(
+            f"{path} must be a {kind} file, but cannot be read as one: {first_line(error)}. Hint: save the table as "
+            "CSV in UTF-8 with all quotes closed, and set data.root=FILE.csv."
+        ) from error
+
+
+def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t", key=first.count)  # in countries with decimal commas, spreadsheets write ;
+        # strict: a quote that is not closed is an error, and does not swallow the rows below
+        rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+        header = [cell.strip() for cell in next(rows, [])]
+        positions = find_columns(path, header, names)
+        columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
+        numbers, ragged = [], []
+        for number, row in enumerate(rows, 2):
+            if len(row) == len(header):
+                numbers.append(number)
+                for purpose, position in positions.items():
+                    columns[purpose].append(sys.intern(row[position]))  # a million rows share one copy of each label
+            elif row:  # empty lines are skipped
+                ragged.append((number, len(row)))
+    return Cells(header, columns, numbers, ragged)
+
+
+def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
+    if missing := missing_package(
+        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead="save the table as CSV"
+    ):
+        raise ConfigError(missing)
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as file:
+        header = list(file.schema_arrow.names)
+        positions = find_columns(path, header, names)
+        table = file.read(columns=[header[position] for position in positions.values()])
+        columns = {
+            purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
+            for purpose, position in positions.items()
+        }
+        return Cells(header, columns, range(1, file.metadata.num_rows + 1))
+
+
+def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
+    """Return purpose -> position of the wanted columns that exist. Raises ConfigError if there are two of one name."""
+    known = {name.lower(): position for position, name in enumerate(header)}
+    counts = Counter(name.lower() for name in header)
+    if several := {purpose: name for purpose, name in names.items() if counts[name.lower()] > 1}:
+        purpose, name = next(iter(several.items()))
+        raise ConfigError(
+            f"{path} must have one column of each name, but has {counts[name.lower()]} columns {name}. Hint: give the "
+            f"right one another name in the first row, such as {name}_used, and set +data.args.{purpose}={name}_used."
+        )
+    return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
