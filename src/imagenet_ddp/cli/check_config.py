@@ -82,7 +82,8 @@ def check_job(job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[s
     """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set."""
     config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
     of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
-    found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all)
+    opens = verb in ("train", "evaluate") and not is_multirun
+    found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
     mistakes, job.place, job.scan = found
     job.mistakes += (independent(mistakes, job.wrong, config, verb, typed) if job.wrong else mistakes) + of_folders
 
@@ -113,17 +114,18 @@ def check(
     *,
     is_whole: bool = True,
     multirun: bool = False,
+    opens: bool = False,
 ) -> Checked:
     """Check the config of a command on this machine.
 
     config: without the hydra node; that of a command line, or a checkpoint's with the typed options over it. typed: the
     options as typed. is_whole: whether no checkpoint fills in the options that are not typed; else each key is checked
-    by itself. multirun: whether this process runs several jobs.
+    by itself. multirun: whether this process runs several jobs. opens: whether it opens these images.
     """
     values, found = read(config, verb)
     if values is None:
         return Checked(found)
-    more, place, scan = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun)
+    more, place, scan = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun, opens=opens)
     return Checked(found + more, place, scan)
 
 
@@ -135,6 +137,7 @@ def check_values(
     *,
     is_whole: bool,
     multirun: bool = False,
+    opens: bool = False,
     place: Place | None = None,
 ) -> Checked:
     """Return what check returns, for the typed config. place: that of this command; None: find out."""
@@ -143,10 +146,10 @@ def check_values(
         found = _of_keys(values, environ, verb, typed, is_whole)
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and verb != "doctor":  # whose checks look at the images
-            is_opened = verb in ("train", "evaluate") and not (found or multirun)
-            scan = check_data.look(values.data, values.seed, verb=verb, whole=is_opened)
+            opens = opens and not found  # else one image of each class is enough
+            scan = check_data.look(values.data, values.seed, verb=verb, whole=opens)
             found += as_mistakes(scan.mistakes if scan else ())
-            scan = scan if is_opened else None
+            scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += formats.validate(values, verb)
