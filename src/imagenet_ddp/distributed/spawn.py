@@ -101,7 +101,7 @@ class Workers:
         Their arguments, which may name millions of images, follow through a pipe each: start() waits until a process
         has read what it is started with, and it has read nothing until its imports are done.
         """
-        context = multiprocessing.get_context("spawn")
+        context, content = multiprocessing.get_context("spawn"), pickle.dumps(self.arguments)
         receiver, sender = context.Pipe(duplex=False)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         start_resource_tracker(FORWARDED)
@@ -125,8 +125,8 @@ class Workers:
         finally:
             sender.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        content = pickle.dumps(self.arguments)
-        threading.Thread(target=_feed, args=(feeds, content), name="arguments of workers", daemon=True).start()
+        for feed in feeds:
+            threading.Thread(target=_feed, args=(feed, content), name="arguments", daemon=True).start()
         return processes, receiver
 
     def _watch(
@@ -217,10 +217,9 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
     return WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
 
 
-def _feed(feeds: Sequence[Connection], content: bytes) -> None:
-    for feed in feeds:
-        with feed, contextlib.suppress(OSError):  # the worker has ended, which is reported
-            feed.send_bytes(content)
+def _feed(feed: Connection, content: bytes) -> None:
+    with feed, contextlib.suppress(OSError):  # the worker has ended, which is reported
+        feed.send_bytes(content)
 
 
 def _run_worker(
