@@ -43,7 +43,7 @@ def test_it_starts_from_the_checkpoint_and_takes_what_is_typed():
     assert (config.data.batch_size, config.trainer.limit_val_batches) == (7, 2)
     assert (config.name, config.trainer.max_epochs, config.checkpoint) == ("old", 30, "x.ckpt")
     assert check(config, {}, "evaluate", [])[0] == []
-    (text,), _ = check(merged("data.root=gone"), {}, "evaluate", [])
+    (text,) = check(merged("data.root=gone"), {}, "evaluate", [])[0]
     assert str(text).startswith("data.root must be a folder, but gone (")
 
 
@@ -68,7 +68,8 @@ def test_a_resume_changes_what_only_the_stored_run_has():
         config = merged("resume=x.ckpt", typed, verb="train", base=base)
         assert config.callbacks.get("early_stopping") == expected
         assert check(config, {}, "train", [])[0] == []
-    (text,), _ = check(merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base), {}, "train", [])
+    config = merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base)
+    (text,) = check(config, {}, "train", [])[0]
     assert str(text).startswith("callbacks.other must name its class")
     for alone in ((), ("resume=auto",)):
         with pytest.raises(ConfigError, match=r"callbacks.early_stopping.patience does not exist"):

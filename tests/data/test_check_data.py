@@ -14,8 +14,8 @@ def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
     return DataConfig(name=name, **typed)
 
 
-def validate(*arguments: Any, **options: Any) -> list[str]:
-    return list(map(str, check_data.inspect(*arguments, 0, **options)[0]))
+def validate(data: DataConfig, verb: str = "train") -> list[str]:
+    return list(map(str, check_data.inspect(data, 0, verb=verb)[0]))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.registry import open_source, scan
+from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.data.sources.table import find_missing, read_table
 from imagenet_ddp.errors import ConfigError
 
@@ -294,7 +294,10 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def opened(root: Path, name: str = "table", **more: Any) -> Source:
-    return open_source(DataConfig(name=name, root=str(root), **more), 3)
+    """The source, whose images need not exist."""
+    found = scan(DataConfig(name=name, root=str(root), **more), 3)
+    assert found.open is not None
+    return found.open()
 
 
 def paths(images: Images | None) -> list[str]:
