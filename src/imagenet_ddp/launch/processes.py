@@ -21,6 +21,7 @@ from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, received, should_requeue
 from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console, idle_cores
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.process import import_torch
@@ -135,14 +136,15 @@ def run_ranks(
         _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
     if meeting is not None and place.node_rank:
         _show_place(place, meeting.members[0].host)
-    if isinstance(payload, Job):
-        payload = replace(payload, scan=_look(payload))
     cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
     num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
     devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
-    workers, done = Workers(task, (payload,), num_local, place if meeting else None, cores), False
+    done = False
     try:
-        result = workers.run()
+        if isinstance(payload, Job):
+            with raise_on_signal():  # a network disk may take many minutes to list its images
+                payload = replace(payload, scan=_look(payload))
+        result = Workers(task, (payload,), num_local, place if meeting else None, cores).run()
         done = True
         return result
     except WorkersFailedError as error:
