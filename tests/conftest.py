@@ -158,6 +158,13 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r/checkpoints/best.ckpt"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _files_parsed_once() -> None:
+    from helpers.composed_once import parse_files_once
+
+    parse_files_once()
+
+
 @pytest.fixture(autouse=True)
 def rank_zero() -> Iterator[None]:
     """Restore the rank that Lightning's loggers look at: making a strategy for another rank sets it for good."""

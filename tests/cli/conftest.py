@@ -1,19 +1,10 @@
 """What the tests of command lines share."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.composed_once import parse_files_once
 
 from imagenet_ddp.system import nvidia_gpus
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _files_parsed_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        parse_files_once(patch)
-        yield
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
-import importlib
+import importlib.util
 import multiprocessing.util
 import os
 import pickle
@@ -70,6 +71,7 @@ def serve() -> NoReturn:
     with contextlib.suppress(ImportError):
         importlib.import_module("timm")
     del sys.modules["wandb"]
+    _prepare_command_lines(Path(sys.argv[1]))
     gc.freeze()  # a collection in a forked process would copy every page
     gc.enable()
     listener, events = socket.socket(fileno=0), select.poll()
@@ -91,6 +93,27 @@ def serve() -> NoReturn:
                 events.register(pidfd, select.POLLIN)
             with contextlib.suppress(OSError):  # the test no longer waits for the command
                 connection.send(str(answer).encode())
+
+
+def _prepare_command_lines(folder: Path) -> None:
+    """Parse the files of conf/, and fill the caches (plugins, grammars, tables of keys) that each command would fill.
+    Composing a command line takes half of the CPU time of a small training, so a choice of files is composed once, and
+    kept in the folder."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    from imagenet_ddp.cli.parse import command_line
+    from imagenet_ddp.config.schema.commands import COMMANDS
+    from imagenet_ddp.errors import ConfigError
+
+    spec = importlib.util.spec_from_file_location("composed_once", Path(__file__).with_name("composed_once.py"))
+    composed_once = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # of no path of the commands
+    spec.loader.exec_module(composed_once)  # type: ignore[union-attr]
+    composed_once.parse_files_once()
+    kept: Any = functools.partialmethod(composed_once.composed, folder=folder)
+    ConfigLoaderImpl.load_configuration = kept
+    for verb in COMMANDS:
+        with contextlib.suppress(ConfigError):  # some of them require an option
+            command_line(verb, ["seed=1"], {})
 
 
 def _fork_command(connection: socket.socket, others: list[socket.socket], pidfds: list[int]) -> int:

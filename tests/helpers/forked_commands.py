@@ -115,7 +115,7 @@ def fork_server() -> Path:
             listener.bind(f"\0{folder.name}")  # an abstract name, because the path of a socket may be too long
             listener.listen(64)
             server = subprocess.Popen(
-                [sys.executable, SERVER], stdin=listener.fileno(), env=environment, start_new_session=True
+                [sys.executable, SERVER, folder], stdin=listener.fileno(), env=environment, start_new_session=True
             )
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         atexit.register(server.kill)
