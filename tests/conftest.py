@@ -165,6 +165,20 @@ def _files_parsed_once() -> None:
     parse_files_once()
 
 
+def _nothing_left() -> Iterator[None]:
+    from helpers import process_state
+
+    before = process_state.read()
+    yield
+    if changed := process_state.restore(before):
+        pytest.fail("left changed for the next test:\n  " + "\n  ".join(changed), pytrace=False)
+
+
+# A test, or the fixtures of its file, that leaves the process changed fails itself, and not the test that comes next.
+_nothing_left_by_a_file = pytest.fixture(scope="module", autouse=True)(_nothing_left)
+_nothing_left_by_a_test = pytest.fixture(autouse=True)(_nothing_left)
+
+
 @pytest.fixture(autouse=True)
 def rank_zero() -> Iterator[None]:
     """Restore the rank that Lightning's loggers look at: making a strategy for another rank sets it for good."""
