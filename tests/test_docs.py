@@ -81,11 +81,12 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
 
 def test_each_fault_is_on_the_page_of_reliability():
     rows = re.findall(r"^\| (.+) \| (.+) \| `(.+)` \|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE)
-    found = set()
-    for path in (ROOT / "tests/faults").glob("test_*.py"):
-        for node in ast.parse(path.read_text()).body:
+    promises = {}  # test -> what its docstring says
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                fault, _, outcome = " ".join((ast.get_docstring(node) or "").split()).partition(": ")
-                found.add((fault, outcome.rstrip("."), f"faults/{path.name}"))
-    assert found == {row for row in rows if row[2].startswith("faults/")}
-    assert [file for _, _, file in rows if not (ROOT / "tests" / file).is_file()] == []
+                test = f"{path.relative_to(ROOT / 'tests')}::{node.name}"
+                promises[test] = " ".join((ast.get_docstring(node) or "").split()).rstrip(".")
+    assert [test for _, _, test in rows if test not in promises] == []
+    of_faults = {test: said for test, said in promises.items() if test.startswith("faults/")}
+    assert of_faults == {test: f"{fault}: {end}" for fault, end, test in rows if test.startswith("faults/")}

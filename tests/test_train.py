@@ -136,6 +136,13 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
     assert {name: summary(parts)[name] for name in names} == {name: told[name] for name in names}
 
+    (parts / "summary.json").unlink()
+    last = parts / "checkpoints/last.ckpt"
+    last.write_bytes(last.read_bytes()[:-1000])
+    again = run("train", *resume, "callbacks=default", code=0)
+    assert "last.ckpt is damaged (" in again.stdout and "previous.ckpt" in again.stdout
+    assert_same_runs(whole, parts)
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -146,7 +153,7 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
         tmp_path, *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r",
         forked=False,
     )  # fmt: skip
-    wait_for(lambda: handles(process.pid, signal.SIGTERM) or process.poll() is not None)
+    wait_for(lambda: handles(process.pid, signal.SIGTERM), process)
     time.sleep(delay_s)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=240)
@@ -177,7 +184,7 @@ def handles(pid: int, number: int) -> bool:
 def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
     """One that hangs while its images are listed: there is nothing to save."""
     process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 600), f"trainer.devices={ranks}", "hydra.run.dir=r")
-    wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks or process.poll() is not None)
+    wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks, process)
     time.sleep(0.3)
     pids = [int(path.suffix[1:]) for path in tmp_path.glob("mark.*")]
     os.kill(process.pid if whom == "parent" else pids[0], number)
@@ -192,7 +199,7 @@ def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom:
 @pytest.mark.slow
 def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path: Path) -> None:
     process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 1), "hydra.run.dir=r")
-    wait_for(lambda: any(tmp_path.glob("mark.*")) or process.poll() is not None)
+    wait_for(lambda: any(tmp_path.glob("mark.*")), process)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGUSR2, out + err
@@ -239,7 +246,7 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
     """Ctrl-C reaches the whole foreground group; service managers signal every process there is."""
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "data.num_workers=1", "trainer.max_epochs=50"]
     process = start(tmp_path, *options, "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05))
-    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
     pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
     if whom == "group":
         os.killpg(process.pid, number)
@@ -259,7 +266,7 @@ def test_the_third_ctrl_c_waits_for_no_step(tree: Path, tmp_path: Path) -> None:
     """The semaphores of its loader are removed without a warning."""
     options = [*SMALL, f"data.root={tree}", "data.num_workers=1", "hydra.run.dir=r"]
     process, sent = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=600)), 0
-    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
     while process.poll() is None and sent < 20:
         process.send_signal(signal.SIGINT)
         sent += 1
@@ -282,7 +289,7 @@ def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(theirs)
     threading.Thread(target=drain, args=(ours, tmp_path / "terminal"), daemon=True).start()
-    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
     pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
     (tmp_path / "terminal").touch()
     assert process.wait(240) == 129
@@ -305,7 +312,7 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
     options += ["cluster.num_threads=2", *probe(tmp_path / "seen", slow_s=0.05)]
     process = start(tmp_path, *options, forked=False, OMP_NUM_THREADS=None)
-    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
     assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     pids = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
     process.kill()

@@ -4,6 +4,7 @@ import signal
 import time
 
 from helpers.forked_commands import Command, start_code
+from helpers.train_runs import wait_for
 
 BLOCKED = """
 import ctypes
@@ -33,10 +34,7 @@ def blocked(report_s: float, is_over: bool = False) -> Command:
 
 def test_it_is_reported_and_a_stop_ends_it() -> None:
     process = blocked(0.3)
-    deadline = time.monotonic() + 20
-    while process.err.count("No step has ended for ") < 2:
-        assert time.monotonic() < deadline and process.poll() is None, process.err
-        time.sleep(0.02)
+    wait_for(lambda: process.err.count("No step has ended for ") > 1, process, timeout_s=20)
     assert "fails after 1800 s (strategy.timeout_s).\n" in process.err
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 128 + signal.SIGTERM

@@ -418,9 +418,9 @@ def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_pa
     def goes_on(*printed: str) -> None:
         """Until a rank 0 has begun with this many nodes, and another epoch has ended."""
         moment_s = time.time()
-        wait_for(lambda: sum(each.out.count(printed[0]) for each in commands) == int(printed[1]), 120)
+        wait_for(lambda: sum(each.out.count(printed[0]) for each in commands) == int(printed[1]), timeout_s=120)
         done = rows()
-        wait_for(lambda: rows() > done + 1, 120)
+        wait_for(lambda: rows() > done + 1, timeout_s=120)
         print(f"{printed}, trained on after {time.time() - moment_s:.1f} s at most")
 
     commands = [join(zeta), join(alpha)]

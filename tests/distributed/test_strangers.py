@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from conftest import PROBES, SMALL
-from faults.trainings import wait_for
 from helpers.hosts import Host, Hosts, Process, requirement
-from helpers.train_runs import probe
+from helpers.train_runs import probe, wait_for
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults.trainings import QUIET, assert_same, begin, command, end, resume, short, told, wait_for
+from faults.trainings import QUIET, assert_same, begin, command, end, resume, short, told
+from helpers.train_runs import wait_for
 
 pytestmark = pytest.mark.slow
 Unharmed = Callable[..., Path]

@@ -8,6 +8,7 @@ import pytest
 from conftest import PROBES
 from faults.trainings import QUIET, SLOW, End, assert_same, short, told
 from helpers.hosts import Host, Hosts, Process
+from helpers.train_runs import wait_for
 
 
 @pytest.mark.slow
@@ -23,10 +24,7 @@ def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path) 
         return [host.popen(["python", "-m", "imagenet_ddp.train", *options, *more], environ) for host in hosts]
 
     def steps(number: int) -> None:
-        deadline = time.monotonic() + 120
-        while not seen.exists() or len(seen.read_text().splitlines()) < number:
-            assert time.monotonic() < deadline and running[0].poll() is None, running[0].out + running[0].err
-            time.sleep(0.02)
+        wait_for(lambda: seen.exists() and len(seen.read_text().splitlines()) >= number, running[0])
 
     with Hosts(["alpha", "zeta"], tmp_path) as hosts:
         running = train(hosts, *slow)

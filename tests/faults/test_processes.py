@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, clean_environ
-from faults.trainings import QUIET, assert_same, begin, end, family, largest, resume, short, told, wait_for
+from faults.trainings import QUIET, assert_same, begin, end, family, largest, resume, short, told
 from helpers.forked_commands import Command
+from helpers.train_runs import wait_for
 
 
 def test_killed_rank(tree: Path, tmp_path: Path) -> None:

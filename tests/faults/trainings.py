@@ -4,7 +4,6 @@ import contextlib
 import functools
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.forked_commands import Command, run
-from helpers.train_runs import assert_same_runs
+from helpers.train_runs import assert_same_runs, wait_for
 
 OPTIONS = (
     *SMALL, "trainer.devices=2", "trainer.max_epochs=6", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
@@ -99,13 +98,6 @@ def begin(folder: Path, *options: str, run_dir: str = "r", after: int = 3) -> Co
     command = Command("imagenet_ddp.train", *words, folder=folder, environment=environment)
     wait_for(lambda: seen.exists() and len(seen.read_text().splitlines()) >= after, command)
     return command
-
-
-def wait_for(condition: Callable[[], object], command: Command, timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert command.poll() is None and time.monotonic() < deadline, command.out + command.err
-        time.sleep(0.02)
 
 
 def end(command: Command, timeout_s: float = 120) -> End:

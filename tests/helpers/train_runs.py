@@ -4,8 +4,11 @@ import csv
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from conftest import PROBES, clean_environ
 from helpers import forked_commands
@@ -18,11 +21,16 @@ def start(cwd: Path, *options: str, forked: bool = True, **environ: str | None) 
     return forked_commands.start("imagenet_ddp.train", *options, folder=cwd, environment=environment, forked=forked)
 
 
-def wait_for(condition, timeout_s: float = 240) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + timeout_s
+def wait_for(
+    condition: Callable[[], object], command: Command | subprocess.Popen[Any] | None = None, *, timeout_s: float = 240
+) -> None:
+    """Wait until the condition is true. Fail after timeout_s, or when the command ends before."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
+        if time.monotonic() > deadline or (command is not None and command.poll() is not None and not condition()):
+            said = command.out + command.err if isinstance(command, Command) else ""
+            pytest.fail(f"waited in vain: {said}")
+        time.sleep(0.02)
 
 
 def probe(folder: Path, **keys: object) -> list[str]:

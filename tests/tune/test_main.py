@@ -48,8 +48,7 @@ def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
 
 def reached(process: Process, condition: Callable[[], bool]) -> None:
     """The condition comes true while tune runs."""
-    wait_for(lambda: condition() or process.poll() is not None, 90)
-    assert condition(), process.communicate()
+    wait_for(condition, process, timeout_s=90)
 
 
 def done(process: Process, code: int = 0) -> tuple[str, str]:
@@ -154,7 +153,7 @@ def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: P
     reached(process, lambda: all((trial / "checkpoints/last.ckpt").exists() for trial in trials[:2]))
     process.kill()
     process.wait()
-    wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs[:2]), 30)
+    wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs[:2]), timeout_s=30)
     assert not trials[2].exists()
     result = run("tune", *options, PYTHONPATH=PROBES)
     assert result.returncode == 0, result.stdout + result.stderr

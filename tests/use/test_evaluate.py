@@ -128,7 +128,7 @@ def test_a_wait_without_an_end_is_reported(tree: Path, checkpoint: Path, tmp_pat
     options += [f"+data.args.until={tmp_path / 'until'}", "+data.args.report_s=0.3", "data.num_workers=0"]
     environ = clean_environ(PYTHONPATH=PROBES)
     command = Command("imagenet_ddp.evaluate", *options, "trainer.devices=2", folder=tmp_path, environment=environ)
-    wait_for(lambda: command.poll() is not None or "No step has ended for " in command.err, 60)
+    wait_for(lambda: command.poll() is not None or "No step has ended for " in command.err, timeout_s=60)
     (tmp_path / "until").touch()
     assert command.wait(120) == 0 and "No step has ended for " in command.err, command.out + command.err
 
