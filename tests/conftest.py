@@ -73,13 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after other plugins have deselected tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the files by the number of slow tests, then of tests, so that the workers finish at about the same time.
+    """Sort the files by the time of their slow tests, then by the number of tests, so that the workers finish at about
+    the same time.
 
     pytest-xdist distributes whole files, and by itself considers only the number of their tests.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
-        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        slow = Counter[Path]()
+        for item in items:
+            if marker := item.get_closest_marker("slow"):
+                slow[item.path] += marker.args[0] if marker.args else 10
         items.sort(key=lambda item: (-slow[item.path], -sizes[item.path]))  # stable: the order within a file is kept
 
 
@@ -254,6 +258,36 @@ def run(tmp_path: Path) -> Run:
         return done
 
     return start
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function: refused("train", *options) types the command in the test's own folder, but in this process,
+    and returns its mistakes in one line. The command must exit with code 2."""
+    from helpers import process_state
+    from helpers.composed_once import compose_once
+
+    from imagenet_ddp.__main__ import main
+
+    def type_it(verb: str, *options: str, **environ: str | None) -> str:
+        before = process_state.read()
+        capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            compose_once(patch)
+            patch.chdir(tmp_path)
+            for name in os.environ.keys() - (environment := clean_environ(**environ)).keys():
+                patch.delenv(name)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["imagenet_ddp", verb, *options])
+            with pytest.raises(SystemExit) as caught:
+                main()
+        process_state.restore(before)
+        out, err = capsys.readouterr()
+        assert (caught.value.code, "Traceback" in err) == (2, False), out + err
+        return " ".join(err.split())
+
+    return type_it
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def one_core() -> list[str]:
     return ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(100)
 @pytest.mark.timeout(1300)
 def test_the_first_command_learns(tmp_path: Path) -> None:
     """No option, nothing to download: the generated set to a top-1 of 0.90 (0.946 to 0.980 were seen), at a cost that a
@@ -45,7 +45,7 @@ def test_the_first_command_learns(tmp_path: Path) -> None:
     assert (folder / "curves.png").stat().st_size > 20_000
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 def test_the_quick_recipe_and_weights_of_other_classes(run: Run, tmp_path: Path) -> None:
     """Five classes of generated shapes: a part of the recipe is enough to see that it learns at the speed it should.
     The other five classes, with 60 images each, are learned from those weights."""

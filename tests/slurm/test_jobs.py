@@ -8,7 +8,7 @@ from conftest import PROBES, ROOT, SMALL, Run
 from helpers.slurm_cluster import Cluster
 from helpers.train_runs import assert_same_runs, probe, rows, seen, slow_disk, summary
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(40)
 SCRIPTS = ROOT / "scripts"
 NO_GPU = ("--gpus-per-node=0", "--cpus-per-task=2")
 ALL = list(range(29))

@@ -10,7 +10,7 @@ from conftest import PROBES, ROOT, SMALL, Run
 from helpers.slurm_cluster import Cluster
 from helpers.train_runs import assert_same_runs, probe, rows, seen, summary
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(40)
 TRAIN = (sys.executable, "-m", "imagenet_ddp.train")
 SUBMITIT = (
     "hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=60", "hydra.launcher.signal_delay_s=120",
