@@ -111,6 +111,9 @@ def test_train_evaluate_predict_and_report(table: Path, tmp_path: Path, run: Run
     shares = [each["probability"] for line in done.stdout.splitlines() for each in json.loads(line)["classes"]]
     assert len(shares) == 3 * 24 and abs(sum(shares) / 24 - 1) > 0.01, "sigmoids, whose sum over the classes is not 1"
 
+    done = run("evaluate", "checkpoint=r", "data.labels=one", code=2)
+    assert "data.labels must be several, as in " in " ".join(done.stderr.split())
+
     module = ImageClassifier.load_from_checkpoint(tmp_path / "r/checkpoints/best.ckpt")
     assert isinstance(module.task, SeveralLabels)
 

@@ -79,7 +79,13 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     is_typed = typed_value(request.typed, "data.val_fraction") is not None
     if not is_typed and typed_value(request.typed, "data.root") and _source(before) != _source(now):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
-    if mistakes := _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint):
+    mistakes = _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint)
+    if now.labels != before.labels:
+        mistakes.append(
+            f"data.labels must be {before.labels}, as in {checkpoint}, whose net was trained so, got {now.labels}. "
+            "Hint: leave data.labels out."
+        )
+    if mistakes:
         raise ConfigError(mistakes)
     return _checked(merged, request, environ, cls, stored_in=checkpoint)
 
