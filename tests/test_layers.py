@@ -1,6 +1,7 @@
 """Who may import whom, read from the source: imports run downward only."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -124,3 +125,18 @@ def test_every_package_has_a_layer():
     top = SOURCE / PROJECT
     found = {path.stem for path in top.glob("*.py")} | {path.parent.name for path in top.glob("*/__init__.py")}
     assert found == {name for name in LAYER_OF if "." not in name}
+
+
+def test_distributed_is_entered_by_the_modules_of_its_readme():
+    folder = SOURCE / PROJECT / "distributed"
+    rows = (folder / "README.md").read_text().splitlines()
+    listed = {match[1] for row in rows if (match := re.match(r"\| `([\w.]+)`", row))}
+    used = set[str]()
+    for path in (SOURCE / PROJECT).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())) if folder not in path.parents else ():
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{PROJECT}.distributed."):
+                below = (node.module or "").split(".")[2:]
+                for name in (alias.name for alias in node.names):
+                    is_module = folder.joinpath(*below, f"{name}.py").is_file()
+                    used.add(".".join([*below, name] if is_module else below))
+    assert used == listed

@@ -22,6 +22,14 @@ class ConfigError(Exception):
         super().__init__("\n".join(map(str, self.mistakes)))
 
 
+class SharedError(ConfigError):
+    """Error that every rank receives in the same words, so that only one process per machine needs to print it."""
+
+    def __init__(self, mistakes: str | list[str], code: int = 2):
+        super().__init__(mistakes)
+        self.code = code
+
+
 class RunError(Exception):
     """A failure during a run that one message with a hint explains, such as a broken image or a loader process that ran
     out of memory. It is shown without a traceback; the exit code is 1."""

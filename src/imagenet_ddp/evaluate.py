@@ -15,7 +15,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.processes import agree_on_job, find_launcher, meet_others, run_ranks
+from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.runs import folder
 from imagenet_ddp.use import worker
@@ -30,7 +30,7 @@ def main() -> float | None:
 def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
-    place, meeting = meet_others(request, find_launcher(request, os.environ))
+    place, commands = connect(request, find_launcher(request, os.environ))
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
@@ -43,10 +43,10 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = replace(agree_on_job(meeting, decide, request), scan=request.scan)
+    job = replace(share_job(commands, decide, request), scan=request.scan)
     try:
         with command.hydra_job(request, job.run_dir):
-            return run_ranks(worker.evaluate, job, job.config, place, meeting)
+            return run_ranks(worker.evaluate, job, job.config, place, commands)
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)
         raise

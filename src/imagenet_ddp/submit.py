@@ -24,8 +24,8 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.words import without_local_rank
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without

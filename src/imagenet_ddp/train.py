@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
 from imagenet_ddp.launch.job import decide
-from imagenet_ddp.launch.processes import agree_on_job, find_launcher, leave_others, meet_others, run_ranks
+from imagenet_ddp.launch.processes import LEAVE_S, connect, find_launcher, run_ranks, share_job
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
@@ -46,19 +46,20 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     job gets a process of its own."""
     begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
-        place, meeting = meet_others(request, find_launcher(request, os.environ))
+        place, commands = connect(request, find_launcher(request, os.environ))
         typed = overrides.shell_line("train", sys.argv[1:])
-        job = agree_on_job(meeting, lambda: decide(request, os.environ, place, typed), request)
+        job = share_job(commands, lambda: decide(request, os.environ, place, typed), request)
         job = replace(job, begin_s=begin_s, scan=request.scan)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)
-        leave_others(place, meeting)
+        if commands is not None:
+            commands.leave(LEAVE_S)
         found = folder.summary(job.run_dir)
         return found.get(f"best/{best_metric(found)}")
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
-            return run_ranks(worker.train, job, job.config, place, meeting, own_processes=in_sweep)
+            return run_ranks(worker.train, job, job.config, place, commands, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

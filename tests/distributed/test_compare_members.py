@@ -10,7 +10,7 @@ from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import compare_members
 from imagenet_ddp.distributed.compare_members import code_digest, differences, shared_gpus
-from imagenet_ddp.launch.processes import facts_of_command
+from imagenet_ddp.launch.processes import compared_options
 
 
 def facts(**changed: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def facts(**changed: Any) -> dict[str, Any]:
     for key, value in changed.items():
         node, _, name = key.rpartition("__")
         setattr(getattr(config, node) if node else config, name, value)
-    found = facts_of_command(config, 2)
+    found = compared_options(config)
     assert json.loads(json.dumps(found)) == found
     return found
 
@@ -38,14 +38,14 @@ def facts(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_options_that_differ(changed: dict[str, Any], said: str | None):
-    found = differences([facts(), facts(**changed)], "node")
+    found = differences({0: facts(), 1: facts(**changed)}, "node")
     assert any(said in text for text in found) if said else found == []
 
 
 def test_paths_of_the_host_may_differ():
     """Wherever they stand: a disk may be mounted elsewhere."""
-    assert differences([{"trainer.x": "/a"}, {"trainer.x": "/b"}], "rank") == []
-    assert len(differences([{"trainer.x": "/a"}, {"trainer.x": "b"}], "rank")) == 1
+    assert differences(dict(enumerate([{"trainer.x": "/a"}, {"trainer.x": "/b"}])), "rank") == []
+    assert len(differences(dict(enumerate([{"trainer.x": "/a"}, {"trainer.x": "b"}])), "rank")) == 1
 
 
 def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

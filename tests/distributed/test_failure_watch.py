@@ -10,15 +10,16 @@ from helpers.forked_commands import Command, start_code
 from torch.distributed import HashStore, TCPStore
 
 from imagenet_ddp.distributed import failure_watch
+from imagenet_ddp.distributed.commands import Commands
 from imagenet_ddp.distributed.compare_members import Member, this_process
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
+from imagenet_ddp.distributed.place import Place
 
 RANK = """
 number, size, port, then, grace_s, options = args
 failure_watch.GRACE_S = grace_s
 vars(failure_watch).update(options)
-who = lambda n: f"rank {n}"
 ten = timedelta(seconds=20)
 if not port:
     raw = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
@@ -29,7 +30,7 @@ else:
 connect = lambda: Messages(
     PrefixStore("x", TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten)))
 met = meet_as(PrefixStore("x", raw), number, size, 20)
-line = failure_watch.FailureWatch(met, connect, who)
+line = failure_watch.FailureWatch(met, connect)
 print("ready")
 exec(then)
 """
@@ -144,7 +145,7 @@ def test_no_thread_asks_the_store_after_a_vain_wait_for_the_others(monkeypatch: 
     monkeypatch.setattr(failure_watch, "LEAVE_S", 0.1)
     store, before = Messages(HashStore()), set(threading.enumerate())
     members = [Member(**vars(this_process()), number=number, size=2) for number in range(2)]
-    meeting = Meeting(store, store, 0, members, "rank", 5.0)
-    meeting.leave(0.1)
-    failure_watch.FailureWatch(meeting, lambda: store, str).end()
+    place = Place(world_size=2, local_world_size=2)
+    Commands(place, {}, store, 5.0).leave(0.1)
+    failure_watch.FailureWatch(Meeting(store, store, place, members, 5.0), lambda: store).end()
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "bounded"]

@@ -13,7 +13,7 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.meet import read_failure
+from imagenet_ddp.distributed.failure import read_failure
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.secret import VARIABLE, read_secret
 from imagenet_ddp.errors import ConfigError

@@ -13,7 +13,8 @@ from torch.distributed import TCPStore
 
 from imagenet_ddp.cli import check_launch
 from imagenet_ddp.cli.check_launch import validate_rendezvous_file
-from imagenet_ddp.distributed import find_store, store, store_file
+from imagenet_ddp.distributed import store, store_file
+from imagenet_ddp.distributed.commands import find_store
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.distributed.store_file import StoreAddress, read, remove_own_files
@@ -22,7 +23,7 @@ from imagenet_ddp.system import bounded_wait
 
 OWNER = """
 place = Place(node_rank=0, num_nodes=2, address=Address(file=args[0]), is_node=True, job_id=args[1])
-found = find_store.find(place, 20, "node 0 of 2")
+found = commands.find_store(place, 20, "node 0 of 2")
 print("owned" if found.is_server else "joined")
 time.sleep(60) if args[2] == "sleep" else None
 store_file.remove_own_files() if args[2] == "hard" else None
@@ -62,7 +63,7 @@ def file(tmp_path: Path) -> Path:
 
 def find(file: Path, node_rank: int | None = None, job_id: str | None = None, timeout_s: float = 20) -> FoundStore:
     place = Place(node_rank=node_rank, num_nodes=2, address=Address(file=str(file)), is_node=True, job_id=job_id)
-    return find_store.find(place, timeout_s, "one of 2 nodes")
+    return find_store(place, timeout_s, "one of 2 nodes")
 
 
 def owner_process(file: Path, how: str = "sleep", job_id: str | None = None):

@@ -10,8 +10,8 @@ import pytest
 from helpers.probes.run_code import meet_as
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.meet import Meeting, SharedError
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.distributed.meet import Meeting
+from imagenet_ddp.errors import ConfigError, SharedError
 
 NUMBERS = itertools.count()
 
@@ -40,7 +40,7 @@ class FakeRanks:
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown()
 
-    def join(self, number: int | None, size: int, **more: Any) -> Future[Meeting]:
+    def join(self, number: int, size: int, **more: Any) -> Future[Meeting]:
         return self.pool.submit(meet_as, next(self.stores), number, size, self.timeout_s, **more)
 
 

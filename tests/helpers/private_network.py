@@ -45,8 +45,8 @@ def in_own_network(lines: str, script: str) -> dict[str, Any]:
         {lines}
         exec "$0" -c "$1"
     """
-    head = "import json, sys, time\nfrom imagenet_ddp.distributed.network import nccl\n"
-    head += "from imagenet_ddp.distributed.network import interfaces as i\nout = {}\n"
+    head = "import json, sys, time\nfrom imagenet_ddp.distributed import nccl\n"
+    head += "from imagenet_ddp.system import interfaces as i\nout = {}\n"
     python = [sys.executable, f"{head}{script}\njson.dump(out, sys.stdout)"]
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--uts", "sh", "-c", shell, *python],

@@ -125,7 +125,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
 
     def run(info: Place) -> tuple[torch.device, list[int], list[str]]:
         """Meet the others, plan and find the batch, as in a training."""
-        world = meet_ranks(info, config)
+        world = meet_ranks(info, config, {})
         job = Job(config, Path("r"))
         plan = ranks.make_plan(job, world)
         batch_finder.find_batch(job, plan, world)

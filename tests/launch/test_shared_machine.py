@@ -71,9 +71,8 @@ def test_the_ranks_of_a_machine_divide_its_idle_cores(plan: Callable[..., Any], 
 
 def test_all_ranks_use_the_lowest_number(tree: Path):
     class Meeting:
-        def agree(self, key: str, value: Any, decide: Callable[[list[Any]], Any]) -> Any:
-            facts, _ = value
-            return json.loads(json.dumps(decide(json.loads(json.dumps([value, [facts, [1, "of the other rank"]]])))))
+        def require_equal(self, key: str, facts: Any, value: Any) -> Any:
+            return json.loads(json.dumps([value, [1, "of the other rank"]]))
 
     own = plan_of("data=imagefolder", f"data.root={tree}", "cluster.num_threads=5")
     meeting: Any = Meeting()

@@ -34,7 +34,7 @@ def test_ranks_that_list_other_images_differ(tmp_path: Path, monkeypatch: pytest
         return found[-1]
 
     first = facts()
-    assert differences([first, facts()], "rank") == []
+    assert differences(dict(enumerate([first, facts()])), "rank") == []
     next((tmp_path / "train" / "cat").iterdir()).rename(tmp_path / "train" / "cat" / "renamed.png")
-    (mistake,) = differences([first, facts()], "rank")
+    (mistake,) = differences(dict(enumerate([first, facts()])), "rank")
     assert mistake.startswith("the ranks disagree on the names of the images: ")

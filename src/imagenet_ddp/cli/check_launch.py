@@ -9,16 +9,16 @@ from pathlib import Path
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig
+from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig, num_devices
 from imagenet_ddp.config.validators import integer, shown
-from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
-from imagenet_ddp.distributed.network import interfaces, nccl
+from imagenet_ddp.distributed import nccl
+from imagenet_ddp.distributed.launchers.detect import LaunchRequest, detect
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
+from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.nvidia_gpus import no_gpu_reason
 

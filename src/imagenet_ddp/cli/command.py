@@ -124,7 +124,7 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
             refused = error.request.places[0]
             if refused is not None and refused.others_wait:
                 sys.stderr.flush()
-                from imagenet_ddp.distributed.meet_commands import report_refusal
+                from imagenet_ddp.distributed.commands import report_refusal
 
                 report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
     sys.exit(2)

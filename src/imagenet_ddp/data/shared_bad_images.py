@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cached_property
 
-from imagenet_ddp.distributed.messages import Messages, as_posted
+from imagenet_ddp.distributed.connection import Messages, as_posted
 
 
 class SharedBoard:

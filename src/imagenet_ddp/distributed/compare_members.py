@@ -1,5 +1,5 @@
-"""Compare the members of a run, its commands or its ranks: their numbers, options, code, libraries and GPUs. Each
-function returns the errors to show on all of them. Does not import torch."""
+"""Compare the ranks of a run: their numbers, options, code, libraries and GPUs. Each function returns the errors to
+show on all of them. Does not import torch."""
 
 import functools
 import hashlib
@@ -40,14 +40,15 @@ class Process:
 
 @dataclass(frozen=True)
 class Member(Process):
-    """A process that has arrived. number: rank or node rank; None if number 0 assigns it. size: number of members that
-    it expects. equal: what must be equal on all. local_rank: None for a node. nonce: drawn at random, so that what is
-    posted for other members is not taken for an answer to this one."""
+    """A rank that has arrived. number: its rank. node: number of the command that has started it; None if the rank
+    is itself a command. size: number of ranks that it expects. equal: what must be equal in all commands. nonce: drawn
+    at random, so that what is posted for other ranks is not taken for an answer to this one."""
 
-    number: int | None = None
+    number: int = 0
+    node: int | None = None
     size: int = 0
     job_id: str | None = None
-    local_rank: int | None = None
+    local_rank: int = 0
     equal: dict[str, Any] = field(default_factory=dict[str, Any])
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -63,8 +64,8 @@ class Member(Process):
 
 
 _KINDS = {
-    **dict.fromkeys(("host", "machine", "pids", "nonce"), (str,)), "pid": (int,), "size": (int,), "equal": (dict,),
-    **dict.fromkeys(("number", "local_rank"), (int, type(None))), "job_id": (str, type(None)),
+    **dict.fromkeys(("host", "machine", "pids", "nonce"), (str,)), "job_id": (str, type(None)), "equal": (dict,),
+    **dict.fromkeys(("pid", "number", "size", "local_rank"), (int,)), "node": (int, type(None)),
 }  # fmt: skip
 
 
@@ -83,8 +84,26 @@ def hosts(members: Iterable[Process], *, pids: bool = False) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def number_mistakes(arrived: Sequence[Member], noun: str) -> list[str]:
-    """Return the errors that can be found before all members have arrived."""
+def met_already(noun: str, number: int | None, members: Iterable[Process]) -> str:
+    """Return the error of a rank or node that is one too many. number: None if it has none."""
+    whose = f"{noun} {number}" if number is not None else f"one more {noun}"
+    members = list(members)
+    return (
+        f"this is {whose}, but all {len(members)} {noun}s of the job at this address have met already: "
+        f"{hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
+    )
+
+
+def claimed_twice(noun: str, number: int, members: Iterable[Process]) -> str:
+    key = "cluster.node_rank or NODE_RANK" if noun == "node" else "RANK or cluster.rank"
+    return (
+        f"{noun} {number} must be unique, but is claimed by {hosts(members, pids=True)}. "
+        f"Hint: set a different {key} in each command."
+    )
+
+
+def number_mistakes(arrived: Sequence[Member]) -> list[str]:
+    """Return the errors that can be found before all ranks have arrived."""
     found: list[str] = []
     if len(jobs := _groups(arrived, lambda each: str(each.job_id))) > 1:
         found.append(
@@ -94,17 +113,11 @@ def number_mistakes(arrived: Sequence[Member], noun: str) -> list[str]:
     if len(sizes := _groups(arrived, lambda each: str(each.size))) > 1:
         whose = "; ".join(f"{size} on {hosts(members)}" for size, members in sorted(sizes.items()))
         found.append(
-            f"the number of {noun}s must be the same in all commands, got {whose}. "
+            f"the number of ranks must be the same in all commands, got {whose}. "
             "Hint: set the same trainer.num_nodes and trainer.devices in each command."
         )
-    key = "cluster.node_rank or NODE_RANK" if noun == "node" else "RANK or cluster.rank"
-    numbered = [each for each in arrived if each.number is not None]
-    return found + [
-        f"{noun} {number} must be unique, but is claimed by {hosts(same, pids=True)}. "
-        f"Hint: set a different {key} in each command."
-        for number, same in _groups(numbered, lambda each: str(each.number)).items()
-        if len(same) > 1
-    ]
+    by_number = _groups(arrived, lambda each: str(each.number))
+    return found + [claimed_twice("rank", same[0].number, same) for same in by_number.values() if len(same) > 1]
 
 
 def _groups(values: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
@@ -152,13 +165,14 @@ def facts_of_code() -> dict[str, Any]:
     return facts | {library: _version(library) for library in LIBRARIES}
 
 
-def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
-    """Return an error for each of the first facts that differ. facts: of each member, by number. noun: rank or node."""
+def differences(facts: Mapping[int, Mapping[str, Any]], noun: str) -> list[str]:
+    """Return an error for each of the first facts that differ. facts: by the number of a rank or node. noun: rank or
+    node."""
     found: list[str] = []
-    for key in dict.fromkeys(key for each in facts for key in each):
-        texts = [shown(each[key]) if key in each else "not set" for each in facts]
-        groups = _groups(range(len(facts)), texts.__getitem__)
-        if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
+    for key in dict.fromkeys(key for each in facts.values() for key in each):
+        texts = {number: shown(each[key]) if key in each else "not set" for number, each in facts.items()}
+        groups = _groups(facts, texts.__getitem__)
+        if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts.values()):
             continue
         whose = "; ".join(
             f"{value} on {noun}{'s' if len(numbers) > 1 else ''} {shorten_list([*map(str, numbers)], 8)}"

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
+from imagenet_ddp.distributed.failure import post_failure, read_failure
+from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -27,14 +28,14 @@ GONE = "is gone: its process, or its machine, no longer answers"
 class FailureWatch:
     """Post this rank's failure, and end this process if another rank's failure is the first.
 
-    client: opens the watch's own connection. label: returns the name of a rank. Every rank counts a beat up in the
+    client: opens the watch's own connection. Every rank counts a beat up in the
     store; rank 0 looks for beats that stand still, and rank 1 for those of rank 0, because a launcher may serve the
     store. Beats are counted instead of seconds, because a suspended machine suspends its other ranks, too. The end of a
     process on this machine is seen at once by its number.
     """
 
-    def __init__(self, meeting: Meeting, client: Callable[[], Messages], label: Callable[[int], str]):
-        self._rank, self._label = meeting.number, label
+    def __init__(self, meeting: Meeting, client: Callable[[], Messages]):
+        self._rank, self._label = meeting.number, meeting.place.label
         own = meeting.members[self._rank].pids
         self._local = {
             rank: member.pid for rank, member in enumerate(meeting.members) if rank != self._rank and member.pids == own

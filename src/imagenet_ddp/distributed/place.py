@@ -1,6 +1,8 @@
 """Say where a process is: its rank, its node, and the address at which the processes of its run meet. Does not import
 torch."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from imagenet_ddp.system.idle_cores import Cores
@@ -27,11 +29,11 @@ class Address:
 @dataclass(frozen=True)
 class Place:
     """Where a process is among the processes of its run: a rank, or the command of a node (is_node), which starts the
-    ranks of that node. The numbers of ranks are those of the first of them once the nodes have met, and mean nothing
-    before.
+    ranks of that node. The numbers of ranks are those of the first of them once the node's number is claimed, and mean
+    nothing before.
 
-    node_rank: None until the nodes have met, if no number is given. local_world_size: number of ranks per node; 0 until
-    all have met, if the launcher does not provide the number.
+    node_rank: None until it is claimed, if no number is given. local_world_size: number of ranks per node; 0 until all
+    have met, if the launcher does not provide the number.
     """
 
     rank: int = 0
@@ -63,7 +65,7 @@ class Place:
 
     @property
     def noun(self) -> str:
-        """Return "node" if nodes meet, and "rank" if ranks meet."""
+        """Return "node" for the command of a node, and "rank" for that of a rank."""
         return "node" if self.is_node else "rank"
 
     @property
@@ -73,7 +75,7 @@ class Place:
 
     @property
     def size(self) -> int:
-        """Return the number of ranks or nodes that meet."""
+        """Return the number of commands of the run, one per node or one per rank."""
         return self.num_nodes if self.is_node else self.world_size
 
     @property
@@ -85,10 +87,23 @@ class Place:
         is_first = self.is_node or self.local_rank == 0
         return self.is_typed or (self.num_nodes > 1 and is_first)
 
+    @property
+    def reports(self) -> bool:
+        """Return whether this process prints what all learn in the same words: the first rank of each node, and each
+        command that was typed."""
+        return self.local_rank == 0 or (self.is_typed and not self.is_worker)
+
+    def names(self, ranks: Sequence[int]) -> list[str]:
+        """Return the names of these ranks; of a node all of whose ranks are among them, that of the node."""
+        local = self.local_world_size
+        if not local or self.num_nodes == 1:
+            return list(map(self.label, ranks))
+        counts = Counter(rank // local for rank in ranks)
+        names = [f"node {rank // local}" if counts[rank // local] == local else self.label(rank) for rank in ranks]
+        return list(dict.fromkeys(names))
+
     def label(self, number: int) -> str:
-        """Return the name of a node, or of a rank, with its node if there are several."""
-        if self.is_node:
-            return f"node {number}"
+        """Return the name of a rank, with its node if there are several."""
         local = self.local_world_size
         place = f" (node {number // local}, local rank {number % local})" if local and self.num_nodes > 1 else ""
         return f"rank {number}{place}"

@@ -58,7 +58,7 @@ class Workers:
     """Run worker(place, *arguments) in num_local processes of this node.
 
     Each process has the environment variables by which libraries find their rank. node: place of this
-    node's command, once several nodes have met; None on a single node. cores: for all workers, if counted.
+    node's command, once it has claimed its number; None on a single node. cores: for all workers, if counted.
     """
 
     worker: Callable[..., Any]

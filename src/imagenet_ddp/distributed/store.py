@@ -10,9 +10,9 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.messages import Messages
-from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.text import first_line
 

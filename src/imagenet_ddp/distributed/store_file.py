@@ -16,9 +16,9 @@ from pathlib import Path
 
 from imagenet_ddp.distributed import store
 from imagenet_ddp.distributed.compare_members import Process, this_process
-from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.process import clean_up_at_exit
 

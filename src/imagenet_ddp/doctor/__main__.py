@@ -76,7 +76,7 @@ def _check_ranks_together(
     with contextlib.redirect_stdout(sys.stderr):
         try:
             return processes.run_ranks(
-                diagnose, payload, options.config, *processes.meet_others(options.request, machine.place)
+                diagnose, payload, options.config, *processes.connect(options.request, machine.place)
             )
         except ConfigError as error:
             return failed(error.mistakes, "ranks")

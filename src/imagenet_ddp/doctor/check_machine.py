@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import check_launch
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.distributed.network import nccl
+from imagenet_ddp.distributed import nccl
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs import check_run

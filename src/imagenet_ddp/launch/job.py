@@ -14,11 +14,11 @@ from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
 from imagenet_ddp.config.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfig
+from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.data.sources.base import Scan
-from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.resume import (
@@ -148,7 +148,7 @@ def _require_own_files(run_dir: Path, config: RunConfig) -> None:
 
 _TEXT, _NUMBER = matching(r"(?s).*", "text"), integer(1)
 _OF_MESSAGE = {  # the fields of a job in a message, and what they may be
-    "run_dir": _TEXT, "relative": _TEXT, "command": _TEXT, "experiment": NULL | _TEXT,
+    "run_dir": _TEXT, "relative": _TEXT, "checkpoint": NULL | _TEXT, "command": _TEXT, "experiment": NULL | _TEXT,
     "messages": list_of(_TEXT, "a list of text", least=0), "finished": FLAG, "keep_global_batch_size": FLAG,
     "global_batch_size_before": NULL | _NUMBER, "config": kind("a mapping", is_mapping),
     "threads_before": NULL | list_of(_NUMBER, "two integers", 2),
@@ -161,7 +161,7 @@ def received(content: Any, request: parse.Request) -> Job:
     trusted. Raises ConfigError."""
     origin, found = "the job that node 0 has sent", list[str | Mistake]()
     hint = "leave this command running with the other nodes of its run only"
-    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"checkpoint", "begin_s", "scan"}:
+    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"begin_s", "scan"}:
         raise ConfigError(f"{origin} must have the fields of a job, but does not. Hint: {hint}.")
     for name, allowed in _OF_MESSAGE.items():
         if not allowed.accepts(content.get(name)):
@@ -181,6 +181,7 @@ def received(content: Any, request: parse.Request) -> Job:
         raise ConfigError([printable(str(each)) for each in found])
     fields: dict[str, Any] = {key: content[key] for key in _OF_MESSAGE.keys() - {"relative"}}
     fields |= {"messages": tuple(map(printable, content["messages"])), "run_dir": Path(content["run_dir"])}
+    fields["checkpoint"] = None if content["checkpoint"] is None else Path(content["checkpoint"])
     fields["threads_before"] = tuple(content["threads_before"]) if content["threads_before"] else None
     del fields["config"]
     return Job(config, **fields)
@@ -210,11 +211,13 @@ def _resumed_config(
     place: Place,
 ) -> RunConfig:
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
-    ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
+    ConfigError if the run's number of nodes or devices, which it keeps, is not that of the commands."""
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     follow_image_size(merged.data, request.typed, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
-    here = place.num_nodes, place.local_world_size if place.is_node and not place.is_alone else None
+    is_counted = place.is_alone or place.local_world_size > 0  # else once the ranks have met
+    num_local = place.local_world_size if place.is_node and not place.is_alone else None
+    here = place.num_nodes if is_counted else None, num_local
     if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):
         raise ConfigError(
             f"{checkpoint} was written with trainer.num_nodes={of_run[0]} trainer.devices={merged.trainer.devices}, "

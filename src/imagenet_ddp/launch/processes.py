@@ -1,4 +1,4 @@
-"""Launch a job: meet the other commands, one per node or per rank, agree on the job, and start its processes."""
+"""Launch a job: connect to the other commands, one per node or per rank, share the job, and start its processes."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, SharedError
 from imagenet_ddp.launch.job import Job, received, should_requeue
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
@@ -28,7 +28,7 @@ from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.meet import Meeting
+    from imagenet_ddp.distributed.commands import Commands
 
 T = TypeVar("T")
 
@@ -52,9 +52,9 @@ def _typed(request: parse.Request) -> CommonConfig:
     return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
 
 
-def meet_others(request: parse.Request, place: Place) -> tuple[Place, "Meeting | None"]:
-    """Wait for the other commands of this job, and compare their options. Return this command's place among them, and
-    the meeting; None if this is the only command. Raises ConfigError if the options differ."""
+def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | None]":
+    """Connect to the other commands of this job. Return this command's place among them, and the connection; None if
+    this is the only command. Raises ConfigError."""
     if place.local_rank == 0:
         idle_cores.register()
     if place.is_alone:
@@ -62,54 +62,44 @@ def meet_others(request: parse.Request, place: Place) -> tuple[Place, "Meeting |
     # this package reports a rank that ends; torch's C++ code would also print a stack trace
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with import_torch():
-        from imagenet_ddp.distributed import meet_commands
-        from imagenet_ddp.distributed.meet import SharedError
+        from imagenet_ddp.distributed.commands import connect_commands
         from imagenet_ddp.launch import devices
 
     config = _typed(request)
-    reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
     try:
         _expect_backend(config)
         num_local = devices.num_local_processes(config) if place.is_node else 1
     except ConfigError as error:
-        if not reports:
+        if not place.reports:
             sys.exit(2)
         raise parse.RefusedError(error.mistakes, request) from error
-    try:
-        facts = facts_of_command(config, num_local if place.is_node else None)
-        return meet_commands.meet_commands(place, facts, num_local, config.cluster.timeout_s)
-    except SharedError:
-        if not reports:
-            sys.exit(2)
-        raise
+    commands = connect_commands(place, compared_options(config), num_local, config.cluster.timeout_s)
+    return commands.place, commands
 
 
-def agree_on_job(meeting: "Meeting | None", decide: Callable[[], Job], request: parse.Request) -> Job:
+def share_job(commands: "Commands | None", decide: Callable[[], Job], request: parse.Request) -> Job:
     """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
     clocks differ, and continue from the same checkpoint."""
-    if meeting is None:
+    if commands is None:
         return decide()
-    from imagenet_ddp.distributed.meet import SharedError
-    from imagenet_ddp.distributed.shared_file import share_file
-
     try:
-        if meeting.number == 0:
+        if commands.place.number == 0:
             job = decide()
             job = replace(job, run_dir=job.run_dir.resolve())
-            run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
-            meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
-            share_file(meeting, job.checkpoint)
+            paths = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+            checkpoint = None if job.checkpoint is None else str(job.checkpoint)
+            commands.post_job({**vars(job), **paths, "config": to_plain(job.config), "checkpoint": checkpoint})
             return job
-        content = meeting.broadcast("job")
+        content, is_elsewhere = commands.wait_for_job()
         job = received(content, request)
-        checkpoint, run_dir = share_file(meeting, None), job.run_dir
-        if meeting.members[0].machine != meeting.members[meeting.number].machine:
-            run_dir = folder.make_elsewhere(run_dir, content["relative"])
-    except ConfigError as error:
-        if not isinstance(error, SharedError):
-            meeting.refuse(error)
+        return replace(job, run_dir=folder.make_elsewhere(job.run_dir, content["relative"])) if is_elsewhere else job
+    except SharedError:
+        if not commands.place.reports:
+            sys.exit(2)
         raise
-    return replace(job, run_dir=run_dir, checkpoint=checkpoint)
+    except ConfigError as error:
+        commands.refuse(error)
+        raise
 
 
 def run_ranks(
@@ -117,25 +107,26 @@ def run_ranks(
     payload: Any,
     config: CommonConfig,
     place: Place,
-    meeting: "Meeting | None",
+    commands: "Commands | None",
     *,
     own_processes: bool = False,
 ) -> T:
-    """Call task(place, payload) in every process of this node, or task(place, payload, meeting) in this one if it is a
-    rank. own_processes: start a separate process even if there is only one."""
+    """Call task(place, payload, facts of the command) in every process of this node, or in this one if it is a rank.
+    own_processes: start a separate process even if there is only one."""
+    facts = commands.facts if commands else {}
     if not place.is_node:
-        return task(place, payload, meeting)
+        return task(place, payload, facts)
     with import_torch():
         from imagenet_ddp.launch import devices
 
     num_local = devices.num_local_processes(config)
-    if meeting is None and num_local == 1 and not own_processes:
-        return task(Place(), payload)
+    if commands is None and num_local == 1 and not own_processes:
+        return task(Place(), payload, facts)
     if num_local > 1:
         _expect_backend(config)
         _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
-    if meeting is not None and place.node_rank:
-        _show_place(place, meeting.members[0].host)
+    if commands is not None and place.node_rank:
+        _show_place(place, commands.first_host())
     cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
     num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
     devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
@@ -144,20 +135,20 @@ def run_ranks(
         if isinstance(payload, Job):
             with raise_on_signal():  # a network disk may take many minutes to list its images
                 payload = replace(payload, scan=_look(payload))
-        result = Workers(task, (payload,), num_local, place if meeting else None, cores).run()
+        result = Workers(task, (payload, facts), num_local, place if commands else None, cores).run()
         done = True
         return result
     except WorkersFailedError as error:
-        here = meeting is None or place.node_rank == 0
+        here = commands is None or place.node_rank == 0
         if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
             error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
-        if meeting is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
-            who = meeting.name(meeting.number)
-            reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
-            meeting.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
+        if commands is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+            reason = error.reason or f"the workers of {commands.name} ended with exit code {error.exit_code}"
+            commands.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
         raise
     finally:
-        leave_others(place, meeting, LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+        if commands is not None:
+            commands.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
 
 
 def _look(job: Job) -> Scan | None:
@@ -172,24 +163,10 @@ def _look(job: Job) -> Scan | None:
     return None if found.mistakes else found
 
 
-def leave_others(place: Place, meeting: "Meeting | None", timeout_s: float = LEAVE_S) -> None:
-    """Leave the commands of the other nodes. Ranks leave by their World."""
-    if meeting is not None and place.is_node:
-        meeting.leave(timeout_s)
-
-
-def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
-    """Return, as plain JSON, what must be equal in all commands.
-
-    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
-    the command is itself a rank.
-    """
-    from imagenet_ddp.distributed.compare_members import facts_of_code
-
-    facts = facts_of_code()
-    if num_local is not None:
-        facts["the number of workers"] = num_local
-    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+def compared_options(config: CommonConfig) -> dict[str, Any]:
+    """Return, as plain JSON, the options that must be equal in all commands. config: the resolved config, as typed on
+    this machine."""
+    return {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
 
 
 def _expect_backend(config: CommonConfig) -> None:

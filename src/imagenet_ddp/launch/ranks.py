@@ -3,23 +3,24 @@
 import os
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import exit_at_once, import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.failure_watch import FailureWatch
-    from imagenet_ddp.distributed.meet import Meeting
+    from imagenet_ddp.distributed.connection import FailureWatch
     from imagenet_ddp.launch.plan import Plan
     from imagenet_ddp.launch.world import World
 
@@ -49,18 +50,27 @@ def make_plan(job: Job, world: "World") -> "Plan":
     return plan
 
 
+def with_checkpoint(job: Job, world: "World") -> Job:
+    """Return the job with the path of its checkpoint on this machine, to which rank 0 sends it if it is not there."""
+    if world.meeting is None or job.checkpoint is None:
+        return job
+    from imagenet_ddp.distributed.connection import share_file
+
+    return replace(job, checkpoint=share_file(world.meeting, job.checkpoint))
+
+
 @contextmanager
 def met_ranks(
     place: Place,
     config: CommonConfig,
-    meeting: "Meeting | None" = None,
+    facts: Mapping[str, Any] = {},
     *,
     world: "World | None" = None,
     job: Job | None = None,
 ) -> Generator["World"]:
-    """Meet the other ranks, run the block, and turn every outcome into one exit code for all ranks. meeting: see
-    meet_ranks. world: the connection of a process that has already met the others. job: a job that SLURM may requeue
-    after a stop."""
+    """Meet the other ranks, run the block, and turn every outcome into one exit code for all ranks. facts: see
+    meet_ranks. world: the connection of a process that has already met the others. job: one that SLURM may requeue
+    after a stop, and whose folder goes if it is refused."""
     is_command = place.world_size == 1 and not place.is_worker  # this process is the command that was typed
     try:
         with raise_on_signal():
@@ -68,13 +78,16 @@ def met_ranks(
                 from imagenet_ddp.launch.world import meet_ranks  # imports torch
 
             if world is None:
-                world = meet_ranks(place, config, meeting)
+                world = meet_ranks(place, config, facts)
         yield world
         world.leave()
     except (ConfigError, SignalExit) as error:
         if is_command:
             raise  # reported by the command that was typed
         watch = world.watch if world else None
+        own_folder = job.run_dir if job and job.checkpoint is None and not place.is_worker else None
+        if own_folder is not None and place.local_rank == 0 and getattr(error, "code", 2) == 2:
+            folder.remove_refused(own_folder, error)
         _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch)
     except Stopped as stop:
         assert world is not None  # only the block raises Stopped
@@ -89,15 +102,15 @@ def met_ranks(
 
 
 def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
-    """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
-    from imagenet_ddp.distributed.meet import SharedError
+    """Print an error shared by all ranks once per node, and a rank's own error on that rank."""
+    from imagenet_ddp.errors import SharedError
 
     own = not isinstance(error, SharedError)
     if own and watch is not None:
         watch.fail(" ".join(map(str, error.mistakes)), 2)
         if watch.code > 128:  # this error follows from the stop of another rank
             _end_for_other(place, watch)
-    if own or place.local_rank == 0:
+    if own or place.reports:
         for mistake in error.mistakes:
             console.print_message(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake))
     exit_at_once(error.code if isinstance(error, SharedError) else 2)

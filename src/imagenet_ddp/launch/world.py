@@ -1,7 +1,6 @@
 """Connect one process of a job to the other processes, and keep the connection."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,14 +8,8 @@ import torch
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed.compare_members import Member, differences, shared_gpus, this_process
-from imagenet_ddp.distributed.failure_watch import FailureWatch
-from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
-from imagenet_ddp.distributed.messages import Messages
-from imagenet_ddp.distributed.network import connectivity, nccl
+from imagenet_ddp.distributed.connection import FailureWatch, Meeting, Messages, connect_ranks
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.store import connect
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Choice, Plan
 from imagenet_ddp.system import nvidia_gpus
@@ -53,68 +46,28 @@ def agree_on_devices(plan: Plan, world: World) -> Plan:
     if world.meeting is None:
         return plan
     facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
-
-    def decide(of_ranks: list[Any]) -> list[Any]:
-        if mistakes := differences([facts for facts, _ in of_ranks], "rank"):
-            raise ConfigError(mistakes)
-        return min(threads for _, threads in of_ranks)
-
-    return replace(plan, num_threads=Choice(*world.meeting.agree("devices", [facts, plan.num_threads], decide)))
+    num_threads = min(world.meeting.require_equal("devices", facts, value=plan.num_threads))
+    return replace(plan, num_threads=Choice(*num_threads))
 
 
-def _who_can_post(place: Place) -> str:
-    if place.secret is not None:
-        return "the nodes sign their messages with the secret of cluster.secret_file"
-    return (
-        f"the nodes do not sign their messages, so whoever reaches {place.address} can change this run "
-        "(cluster.secret_file)"
-    )
+def meet_ranks(place: Place, config: CommonConfig, facts: Mapping[str, Any]) -> World:
+    """Wait until all ranks have met, choose this process's device, set the network interfaces, and check that each rank
+    has its own GPU and that all can reach each other. Raises ConfigError otherwise.
 
-
-def meet_ranks(place: Place, config: CommonConfig, meeting: Meeting | None = None) -> World:
-    """Choose this process's device, set the network interfaces, wait until all ranks have met, and check that each
-    has its own GPU and that all can reach each other. Raises ConfigError otherwise. meeting: of the ranks, if they have
-    met as commands."""
+    facts: of the command of this rank, which must be equal in all commands.
+    """
     if place.world_size == 1:
         return World(place, devices.use_device(config.trainer, place.local_rank))
-    timeout_s = config.cluster.timeout_s
-    several, master = place.num_nodes > 1, place.host if place.num_nodes > 1 else None
-    variables, notes = nccl.interface_variables(master, not several, config.nccl.env, os.environ)
-    os.environ |= {**nccl.configured_variables(config.nccl.env, os.environ), **variables}
-    if several:
-        notes = [*notes, _who_can_post(place)]
-    root = connect(place, timeout_s)
-
-    found: list[Any] = []  # GPUs of each rank, on rank 0
-
-    def check_gpus(gpus_of_ranks: list[Any]) -> None:
-        found.extend(gpus_of_ranks)
-        uuids = [gpus[0]["uuid"] if gpus else None for gpus in found]
-        if mistakes := shared_gpus(uuids, place.label):
-            raise ConfigError(mistakes)
-
-    if meeting is None:
-        own = Member(**vars(this_process()), number=place.rank, size=place.world_size)
-        hint = "read that rank's messages, or set a longer cluster.timeout_s."
-        meeting = meet(root, own, Expected(place.world_size, "rank", place.label, hint), timeout_s)
-    client = lambda: connect(place, timeout_s)  # noqa: E731
-    watch = None
-    try:
-        watch = FailureWatch(meeting, client, place.label)
+    connection = connect_ranks(place, facts, config.nccl.env, config.cluster.timeout_s)
+    meeting, place = connection.meeting, connection.meeting.place
+    with connection.refusals_told():
         device = devices.use_device(config.trainer, place.local_rank)
-        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, place.local_rank)]
-        meeting.agree("gpus", own_gpus, check_gpus)
-        if several:
-            assert place.host
-            connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, place.host))
-    except ConfigError as error:
-        if not isinstance(error, SharedError):
-            meeting.refuse(error)
-        if watch is not None:
-            watch.end(wait=False)
-        raise
+        found = connection.check([vars(gpu) for gpu in devices.rank_gpus(config.trainer, place.local_rank)])
     gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, place.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
-    return World(place, device, root.store, client, meeting, watch, tuple(notes), tuple(lines), models)
+    return World(
+        place, device, meeting.root.store, connection.new_client, meeting, connection.watch, tuple(connection.notes),
+        tuple(lines), models,
+    )  # fmt: skip

@@ -1,25 +1,24 @@
 """Train in the process of a rank. Does not import torch before the ranks meet."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.ranks import make_plan, met_ranks
+from imagenet_ddp.launch.ranks import make_plan, met_ranks, with_checkpoint
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals, raise_on_signal
 from imagenet_ddp.system.process import import_torch
 
-if TYPE_CHECKING:
-    from imagenet_ddp.distributed.meet import Meeting
 
-
-def train(place: Place, job: Job, meeting: "Meeting | None" = None) -> float | None:
-    """Train in this process; return the best score, or None without validation."""
+def train(place: Place, job: Job, facts: Mapping[str, Any]) -> float | None:
+    """Train in this process; return the best score, or None without validation. facts: see meet_ranks."""
     signals = Signals().install()
-    with met_ranks(place, job.config, meeting, job=job) as world:
+    with met_ranks(place, job.config, facts, job=job) as world:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.training import batch_finder, fit
 
+        job = with_checkpoint(job, world)
         plan = make_plan(job, world)
         with raise_on_signal():
             asked, job = job, batch_finder.find_batch(job, plan, world)

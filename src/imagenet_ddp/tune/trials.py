@@ -17,8 +17,7 @@ from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.config.figures import best_metric
-from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.config.schema.trainer import TrainerConfig, num_devices
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system import nvidia_gpus
 from imagenet_ddp.system.cpu_cores import num_cores

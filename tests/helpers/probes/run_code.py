@@ -10,25 +10,21 @@ from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore  # noqa: F401
 
-from imagenet_ddp.distributed import failure_watch, find_store, store, store_file  # noqa: F401
-from imagenet_ddp.distributed.compare_members import Member, this_process
-from imagenet_ddp.distributed.meet import Expected, Meeting, meet
+from imagenet_ddp.distributed import commands, failure_watch, store, store_file  # noqa: F401
+from imagenet_ddp.distributed.meet import Meeting, meet
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.place import Address, Place  # noqa: F401
 from imagenet_ddp.errors import ConfigError  # noqa: F401
 
 
-def label(number: int) -> str:
-    return f"rank {number} (node {number // 4}, local rank {number % 4})"
-
-
 def meet_as(
-    root: Store | Messages, number: int | None, size: int, timeout_s: float, noun: str = "rank", **more: Any
+    root: Store | Messages, number: int, size: int, timeout_s: float, equal: dict[str, Any] | None = None, **more: Any
 ) -> Meeting:
-    """Meet the others as this rank or node of a meeting. more: fields of Member."""
-    root = root if isinstance(root, Messages) else Messages(root)
-    own = Member(**vars(this_process()), number=number, size=size, **more)
-    return meet(root, own, Expected(size, noun, label, "start the command there too."), timeout_s)
+    """Meet the others as this rank, of nodes of four where the size allows. equal: what must be equal. more: fields of
+    Place."""
+    local = 4 if size % 4 == 0 else size
+    place = Place(number, number % local, number // local, size, local, size // local, **more)
+    return meet(root if isinstance(root, Messages) else Messages(root), place, equal or {}, timeout_s)
 
 
 if __name__ == "__main__":

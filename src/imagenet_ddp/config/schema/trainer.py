@@ -4,10 +4,10 @@ A test compares both with the signature of Lightning's Trainer, and the defaults
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import (
@@ -59,6 +59,17 @@ def _names_devices(value: Any) -> bool:
 DEVICES = (
     AUTO | integer(1) | kind("-1 (all GPUs)", choice(-1).accepts) | _GPUS | kind('text such as "0,3"', _names_devices)
 )
+
+
+def num_devices(devices: Any) -> int | None:
+    """Return the number of devices per node; None if trainer.devices does not determine the number."""
+    if isinstance(devices, str) and devices not in ("auto", "-1"):
+        return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        return devices if devices >= 1 else None
+    return (
+        len(cast("Sequence[Any]", devices)) if isinstance(devices, Sequence) and not isinstance(devices, str) else None
+    )
 
 
 # num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
-from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address, typed_ranks
-from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.launchers.request import LaunchRequest as LaunchRequest
+from imagenet_ddp.distributed.launchers.request import requested_address, typed_ranks
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import interfaces
 
 
 def detect(request: LaunchRequest, environ: Mapping[str, str]) -> Place:

@@ -2,10 +2,10 @@
 meet. Does not import torch."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from imagenet_ddp.distributed.place import DEFAULT_PORT, Address
 from imagenet_ddp.errors import ConfigError
@@ -36,17 +36,6 @@ class LaunchRequest:
     line: str  # the command as typed, for hints
     cpu: bool  # whether there is no GPU, or none is requested
     one_process: str | None = None  # strategy that runs in one process: dp or balanced_dp
-
-
-def num_devices(devices: Any) -> int | None:
-    """Return the number of devices per node; None if trainer.devices does not determine the number."""
-    if isinstance(devices, str) and devices not in ("auto", "-1"):
-        return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
-    if isinstance(devices, int) and not isinstance(devices, bool):
-        return devices if devices >= 1 else None
-    return (
-        len(cast("Sequence[Any]", devices)) if isinstance(devices, Sequence) and not isinstance(devices, str) else None
-    )
 
 
 def typed_ranks(cluster: Cluster) -> dict[str, int]:

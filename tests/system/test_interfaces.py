@@ -3,7 +3,7 @@ import socket
 import pytest
 from helpers.private_network import TWO_CARDS, in_own_network
 
-from imagenet_ddp.distributed.network.interfaces import (
+from imagenet_ddp.system.interfaces import (
     interfaces,
     reachable_addresses,
     resolve,

@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore
 
+from imagenet_ddp.distributed import connectivity
 from imagenet_ddp.distributed.compare_members import Member
-from imagenet_ddp.distributed.meet import Meeting, SharedError
+from imagenet_ddp.distributed.connectivity import check_connectivity, own_address
+from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
-from imagenet_ddp.distributed.network import connectivity, interfaces
-from imagenet_ddp.distributed.network.connectivity import check_connectivity, own_address
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.errors import SharedError
+from imagenet_ddp.system import interfaces
 
 
 def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:
@@ -23,7 +26,7 @@ def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.
     def one(rank: int) -> list[str]:
         threading.current_thread().name = str(rank)
         try:
-            check_connectivity(Meeting(store, store, rank, members, "rank", 20), address_of(rank))
+            check_connectivity(Meeting(store, store, Place(rank), members, 20), address_of(rank))
         except SharedError as error:
             return list(map(str, error.mistakes))
         return []

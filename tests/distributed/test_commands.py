@@ -1,4 +1,4 @@
-"""Commands that meet, are refused, and send each other a file: threads over real stores on the loopback."""
+"""Commands that share a job, are refused, and send each other a file: threads over real stores on the loopback."""
 
 import threading
 import time
@@ -18,10 +18,11 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed import compare_members, find_store, meet_commands, shared_file, store, store_file
-from imagenet_ddp.distributed.meet import Meeting
-from imagenet_ddp.distributed.meet_commands import meet_commands as meet_commands_at
-from imagenet_ddp.distributed.meet_commands import report_refusal
+from imagenet_ddp.distributed import commands as module
+from imagenet_ddp.distributed import compare_members, shared_file, store, store_file
+from imagenet_ddp.distributed import meet as meet_module
+from imagenet_ddp.distributed.commands import Commands, connect_commands, find_store, report_refusal
+from imagenet_ddp.distributed.meet import Meeting, meet
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.shared_file import share_file
 from imagenet_ddp.errors import ConfigError
@@ -38,12 +39,12 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         name = getattr(MACHINE, "name", "")
         return replace(process(), machine=name, host=name) if name else process()
 
-    for module in (meet_commands, store_file):
-        monkeypatch.setattr(module, "this_process", this_process)
+    for each in (meet_module, module, store_file):
+        monkeypatch.setattr(each, "this_process", this_process)
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
     for name, value in (("WAIT_S", 0.5), ("SEND_S", 8.0)):
-        monkeypatch.setattr(meet_commands, name, value)
+        monkeypatch.setattr(module, name, value)
     yield
     store_file.remove_own_files()
 
@@ -59,39 +60,72 @@ def address() -> Address:
     return Address("127.0.0.1", free_port())
 
 
-def start(
-    pool: ThreadPoolExecutor, infos: list[Place], machines: str = "", timeout_s: float = 20
-) -> list[Future[tuple[Place, Meeting]]]:
-    """Start the commands, each on its machine."""
-
-    def command(place: Place, machine: str) -> tuple[Place, Meeting]:
-        MACHINE.name = machine
-        return meet_commands_at(place, {}, 2, timeout_s)
-
-    names = machines or [""] * len(infos)
-    return [pool.submit(command, info, name) for info, name in zip(infos, names, strict=True)]
+def start(pool: ThreadPoolExecutor, places: list[Place]) -> list[Future[Commands]]:
+    """Start the commands of nodes, each of which starts two ranks."""
+    return [pool.submit(connect_commands, place, {}, 2, 20) for place in places]
 
 
-# ---- one command per node, or one per process ------------------------------------------------------------------------
+# ---- one command per node --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, None, None)])
-def test_nodes_meet_at_a_port(pool: ThreadPoolExecutor, address: Address, numbers: tuple[int | None, ...]):
-    """Given, found out, and mixed: the one that serves is node 0, holds rank 0, and leaves last."""
-    infos = [Place(node_rank=number, num_nodes=3, address=address, is_node=True, is_typed=True) for number in numbers]
-    met = [future.result(30) for future in start(pool, infos)]
-    for (first, meeting), given in zip(met, numbers, strict=True):
-        number = meeting.number
-        assert given in (None, number)
-        assert first == Place(2 * number, 0, number, 6, 2, 3, address, is_node=True, is_typed=True)
-    zero, *others = sorted((meeting for _, meeting in met), key=lambda meeting: meeting.number)
-    assert [zero.number, *(other.number for other in others)] == [0, 1, 2]
+def node(address: Address, number: int | None, num_nodes: int = 3) -> Place:
+    return Place(node_rank=number, num_nodes=num_nodes, address=address, is_node=True, is_typed=True)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (None, None, None)])
+def test_nodes_claim_their_numbers(pool: ThreadPoolExecutor, address: Address, numbers: tuple[int | None, ...]):
+    """Given or found out: the one that serves is node 0, holds rank 0, decides on the job, and leaves last."""
+    found = [future.result(30) for future in start(pool, [node(address, number) for number in numbers])]
+    for commands, given in zip(found, numbers, strict=True):
+        number = commands.place.node_rank
+        assert number is not None and given in (None, number)
+        assert commands.place == Place(2 * number, 0, number, 6, 2, 3, address, is_node=True, is_typed=True)
+    zero, *others = sorted(found, key=lambda each: each.place.rank)
+    assert [each.place.node_rank for each in (zero, *others)] == [0, 1, 2]
+    waiting = [pool.submit(each.wait_for_job) for each in others]
+    zero.post_job({"lr": 0.1})
+    assert [future.result(10) for future in waiting] == [({"lr": 0.1}, False)] * 2
+    assert zero.facts == others[0].facts == others[1].facts != {}, "their ranks compare what they have decided"
     leaving = pool.submit(zero.leave, 10)
     others[0].leave(1)
     time.sleep(0.3)
     assert not leaving.done()
     others[1].leave(1)
     leaving.result(1)
+
+
+def test_a_number_is_claimed_once(pool: ThreadPoolExecutor, address: Address):
+    """The others would wait for the number that is not there, so they are told; those of a whole job are not."""
+    (zero,) = [future.result(30) for future in start(pool, [node(address, 0)])]
+    start(pool, [node(address, 1)])[0].result(30)
+    waiting = pool.submit(zero.wait_for_job)
+    (text,) = mistakes(start(pool, [node(address, 1)])[0], ConfigError)
+    assert text.startswith("node 1 must be unique, but is claimed by ")
+    assert "Hint: set a different cluster.node_rank or NODE_RANK in each command." in text
+    assert mistakes(waiting) == [text]
+
+
+@pytest.mark.parametrize("number", [1, None])
+def test_a_node_too_many_is_refused_alone(pool: ThreadPoolExecutor, address: Address, number: int | None):
+    found = [future.result(30) for future in start(pool, [node(address, each, 2) for each in (0, 1)])]
+    (text,) = mistakes(start(pool, [node(address, number, 2)])[0], ConfigError)
+    whose = "node 1" if number else "one more node"
+    assert text.startswith(f"this is {whose}, but all 2 nodes of the job at this address have met already: ")
+    found[0].post_job({})
+    assert found[1].wait_for_job() == ({}, False)
+
+
+def test_a_node_that_waits_is_told(pool: ThreadPoolExecutor, address: Address, monkeypatch: pytest.MonkeyPatch):
+    """That node 0 has refused to go on, or that it has not decided in time."""
+    zero, one = [future.result(30) for future in start(pool, [node(address, each, 2) for each in (0, 1)])]
+    with pytest.raises(ConfigError, match=r"^node 0 has not sent the job after 0 s\. Hint: read its messages\.$"):
+        replace(one, timeout_s=0.2).wait_for_job()
+    waiting = pool.submit(one.wait_for_job)
+    zero.refuse(ConfigError("a. Hint: b."))
+    assert mistakes(waiting) == [f"{zero.name} was refused: a. Hint: b."]
+
+
+# ---- one command per rank --------------------------------------------------------------------------------------------
 
 
 def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[Place]:
@@ -103,10 +137,21 @@ def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[Place
     return found
 
 
+def meetings(pool: ThreadPoolExecutor, places: list[Place], machines: str) -> list[Future[Meeting]]:
+    """Connect the commands, each on its machine, and let them meet."""
+
+    def rank(place: Place, machine: str) -> Meeting:
+        MACHINE.name = machine
+        commands = connect_commands(place, {}, 1, 20)
+        return meet(commands.root, commands.place, commands.facts, 20)
+
+    return [pool.submit(rank, place, machine) for place, machine in zip(places, machines, strict=True)]
+
+
 @pytest.mark.parametrize("local", [2, 0])
-def test_ranks_meet_and_nodes_are_counted_where_nobody_said(pool: ThreadPoolExecutor, address: Address, local: int):
-    for rank, future in enumerate(start(pool, ranks(address, local), "aabb")):
-        assert future.result(30)[0] == Place(
+def test_nodes_are_counted_where_nobody_said(pool: ThreadPoolExecutor, address: Address, local: int):
+    for rank, future in enumerate(meetings(pool, ranks(address, local), "aabb")):
+        assert future.result(30).place == Place(
             rank, rank % 2, rank // 2, 4, 2, 2, address, launcher="cluster.rank", is_typed=True
         )
 
@@ -123,7 +168,7 @@ def test_ranks_that_do_not_lie_as_they_say(
     pool: ThreadPoolExecutor, address: Address, local: int, machines: str, local_ranks: str, said: str
 ):
     """The numbers of all show it, so all are told at once, and nobody waits for the one that is wrong."""
-    for future in start(pool, ranks(address, local, local_ranks), machines):
+    for future in meetings(pool, ranks(address, local, local_ranks), machines):
         (text,) = mistakes(future)
         assert said in text
 
@@ -158,7 +203,7 @@ def others(pool: ThreadPoolExecutor, address: Address, numbers: list[int], size:
     """Those who wait at the store."""
 
     def come(number: int) -> Meeting:
-        found = find_store.find(as_rank(address, number, size), 10, f"rank {number}")
+        found = find_store(as_rank(address, number, size), 10, f"rank {number}")
         return meet_as(store.of_attempt(found.store, Place()), number, size, 3.0)
 
     waiting = [pool.submit(come, number) for number in numbers]
@@ -187,9 +232,12 @@ def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, address: Address, 
 @pytest.mark.parametrize("number", [0, 1])
 def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It accepts connections, but sends nothing."""
-    monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within SEND_S, so that no thread of this test outlives it
+    monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within SEND_S
     with program(None) as port:
         report_refusal(as_rank(Address("127.0.0.1", port), number, 2), [MISTAKE])
+    for thread in threading.enumerate():
+        if thread.name == "bounded":  # Python's exit would abort while it is in C++ code
+            thread.join(60)
 
 
 TCP = "tcp://10.0.0.1:29500"
@@ -216,33 +264,37 @@ def test_who_waits(
     assert find_place(config, environ).others_wait == others_wait
 
 
-# ---- a file on its way from number 0 to the others ------------------------------------------------------------------
+# ---- a file on its way from rank 0 to the others ---------------------------------------------------------------------
 
 
-def share(path: Path | None) -> list[Path | None]:
-    with FakeRanks(connect(3)) as fake_ranks:
-        members = join_all(fake_ranks, 3)
-        return [
-            future.result(60)
-            for future in call_all(fake_ranks, members, lambda m: share_file(m, path if m.number == 0 else None))
-        ]
+def share(path: Path | None, is_there: bool = True) -> list[Path | None]:
+    """Ranks 0 and 1 are on one machine, 2 and 3 on another. is_there: on the disk of the second."""
+    with FakeRanks(connect(4)) as fake_ranks:
+        of_machines = [replace(meeting, members=[replace(each, pids=f"{each.number // 2}") for each in meeting.members])
+                       for meeting in join_all(fake_ranks, 4)]  # fmt: skip
+
+        def share_as(meeting: Meeting) -> Path | None:
+            MACHINE.lacks = meeting.number > 1 and not is_there
+            return share_file(meeting, path if meeting.number == 0 else None)
+
+        return [future.result(60) for future in call_all(fake_ranks, of_machines, share_as)]
 
 
-def test_a_file_that_is_lacking_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_is_lacking_is_sent_to_each_machine_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"weights" * 1000)
-    assert share(None) == [None] * 3
-    assert share(path) == [path] * 3, "it is there"
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda each: is_file(each) and not (each == path and MACHINE.lacks))
+    assert share(None) == [None] * 4
+    assert share(path) == [path] * 4, "it is there"
     monkeypatch.setattr(shared_file, "CHUNK_BYTES", 999)
-    is_file = Path.is_file  # asked on the disks of the others
-    monkeypatch.setattr(Path, "is_file", lambda each: each != path and is_file(each))
-    found = share(path)
-    assert found[0] == path
-    for copy in found[1:]:
-        assert copy is not None and copy != path and copy.name == "last.ckpt"
-        assert copy.read_bytes() == path.read_bytes()
-        assert copy.parent.stat().st_mode & 0o777 == 0o700, "of nobody else on that machine"
-    assert found[1] != found[2]
+    *first, copy, same = share(path, is_there=False)
+    assert first == [path, path]
+    assert copy is not None and copy == same != path and copy.name == "last.ckpt"
+    assert copy.read_bytes() == path.read_bytes()
+    assert copy.parent.stat().st_mode & 0o777 == 0o700, "of nobody else on that machine"
+    shared_file.remove_copies()
+    assert not copy.parent.exists()
 
 
 @pytest.mark.parametrize(
@@ -258,11 +310,12 @@ def test_what_a_stranger_announces_takes_no_space(announced: dict[str, Any], sai
     file = {"path": "/nowhere/last.ckpt", "bytes": 9, "sha256": "0" * 64}
     with FakeRanks(connect(2)) as fake_ranks:
         first, second = join_all(fake_ranks, 2)
+        second = replace(second, members=[replace(each, pids=f"{each.number}") for each in second.members])
         posted = fake_ranks.pool.submit(first.broadcast, "file", {**file, **announced})
         receiving = fake_ranks.pool.submit(share_file, second, None)
         posted.result(15)
         if "bytes" in announced and announced["bytes"] > 0:
-            fake_ranks.pool.submit(first.agree, "who has the file", True, all)
+            fake_ranks.pool.submit(first.agree, "who lacks the file", False, any)
             accepting = fake_ranks.pool.submit(first.agree, "space for the file", None, shared_file.refuse_lack)
             assert said in mistakes(receiving)[0] and said in mistakes(accepting)[0]
         else:

@@ -10,10 +10,11 @@ import socket
 import threading
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.meet import LARGE, Meeting, explain_lost_store
+from imagenet_ddp.distributed.failure import LARGE, explain_lost_store
+from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import as_posted
-from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.bounded_wait import Deadline
 
 CONNECT_S = 5.0

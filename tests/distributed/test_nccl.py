@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import register
-from imagenet_ddp.distributed.network import nccl
-from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
-from imagenet_ddp.distributed.network.nccl import configured_variables, interface_variables, nccl_choice, validate
+from imagenet_ddp.distributed import nccl
+from imagenet_ddp.distributed.nccl import configured_variables, interface_variables, nccl_choice, validate
+from imagenet_ddp.system.interfaces import Interface, interfaces
 
 MASTER = "10.1.1.9"
 LO = Interface("lo", ("127.0.0.1", "::1"), True, True)

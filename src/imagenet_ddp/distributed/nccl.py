@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, names_loopback, resolve, route_to
 from imagenet_ddp.mistakes import must_be, setting
+from imagenet_ddp.system.interfaces import Interface, interfaces, names_loopback, resolve, route_to
 from imagenet_ddp.system.text import shorten_list, shown
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
