@@ -3,7 +3,7 @@
 The other lines are tested beside the code: a stored config in tests/launch/test_stored_config.py, parts of checkpoints
 in tests/runs/test_checkpoint_parts.py, of results in tests/report/test_strange_folders.py, secrets in
 tests/test_secrets.py, a study of tune in tests/tune/test_study.py, visitors of demo in tests/test_demo.py, the network
-in tests/distributed/test_strangers.py, the copy of a checkpoint on another node in test_meet_commands.py there,
+in tests/distributed/test_strangers.py, the copy of a checkpoint on another node in test_commands.py there,
 archives in tests/prepare/test_imagenet.py and tests/data/sources/test_stl10.py, states of optimizers in
 tests/models/test_optimizers.py.
 """
