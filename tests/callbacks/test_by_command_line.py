@@ -10,7 +10,7 @@ import pytest
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run
 from helpers import logged
 
-from imagenet_ddp.config.schema.learning import ScheduleConfig
+from imagenet_ddp.config.schema.schedules import Cosine
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.system.packages import is_installed
 
@@ -54,7 +54,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     for others in (logged.of_tensorboard(run_dir), logged.of_mlflow(run_dir)[1]):
         for name in (*FIGURES, "val/top1", "val/loss"):  # the same curve in each logger
             assert dict(others[name]) == pytest.approx(dict(curves[name]), rel=1e-5), name
-    factor = make_schedule(ScheduleConfig(name="cosine"), 2, 1.0)
+    factor = make_schedule(Cosine(), 2, 1.0)
     lr = dict(curves["lr"])
     assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
     monitored = dict(curves["lr-SGD"])

@@ -27,7 +27,8 @@ from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
-from imagenet_ddp.config.schema.learning import AveragingConfig, LossConfig
+from imagenet_ddp.config.schema.learning import AveragingConfig
+from imagenet_ddp.config.schema.losses import CrossEntropy
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
@@ -91,7 +92,7 @@ def train(
     net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
     classifier = Scored(
         net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
-        task=OneLabel(5, Loss(LossConfig(label_smoothing=0.1), 5)), seed=0,
+        task=OneLabel(5, Loss(CrossEntropy(label_smoothing=0.1), 5)), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
     transform = {"image_size": 64, "val_resize": 64, "mean": [0.5] * 3, "std": [0.5] * 3}

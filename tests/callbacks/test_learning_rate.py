@@ -1,7 +1,6 @@
 """The log announces the learning rates with which a run really trains, and explains a jump on resume."""
 
 import math
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,10 +9,11 @@ import pytest
 import torch
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.config.schema.learning import ScheduleConfig
+from imagenet_ddp.config.schema.schedules import ScheduleConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 
-SCHEDULE = ScheduleConfig(warmup_epochs=0)
+SCHEDULE = {"warmup_epochs": 0}
 
 
 def a_trainer(
@@ -29,7 +29,8 @@ def a_trainer(
 
 def started(trainer: Any, said: list[str], before: float | None = None, **keys: Any) -> LearningRate:
     """before: rate of the last step in the checkpoint."""
-    rate = LearningRate(spanning=partial(schedule_spanning, replace(SCHEDULE, **keys), 0.0), say=said.append)
+    schedule = to_config({**SCHEDULE, **keys}, ScheduleConfig)
+    rate = LearningRate(spanning=partial(schedule_spanning, schedule, 0.0), say=said.append)
     rate.on_fit_start(trainer, cast("Any", None))
     if before:
         trainer.optimizers[0].param_groups[0]["lr"] = before

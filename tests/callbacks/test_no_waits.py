@@ -21,10 +21,12 @@ from imagenet_ddp.callbacks.run_files import History
 from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, LossConfig, OptimConfig
+from imagenet_ddp.config.schema.losses import LossConfig
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.losses import make_loss
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.models.teacher import Teacher
@@ -88,7 +90,7 @@ class MetaStrategy(SingleDeviceStrategy):
 def test_no_optimizer_waits_but_the_one_that_says_so(name: str):
     with torch.device("meta"):
         net = make_net()
-    optimizer = make_optimizer(OptimConfig(name=name), net, 0.1)
+    optimizer = make_optimizer(OPTIMIZERS[name](), net, 0.1)
 
     def step() -> None:
         for parameter in net.parameters():
@@ -137,7 +139,8 @@ def test_a_step_neither_reads_nor_writes_values_of_the_device(
     made.train_images.weights = np.ones(made.num_train_images, np.float32)
     module = ImageClassifier(
         make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
-        task=OneLabel(CLASSES, Loss(LossConfig(**loss), CLASSES)), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
+        task=OneLabel(CLASSES, make_loss(to_config(loss, LossConfig), list(map(str, range(CLASSES))), [1] * CLASSES)),
+        teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
     )  # fmt: skip
     watch = Watch()
     callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000),

@@ -3,7 +3,8 @@
 import copy
 import functools
 import re
-from typing import Any
+from dataclasses import fields
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -11,11 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.benchmark import __main__ as benchmark
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.section import OneOf
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.tune import options as tune_options
 
@@ -24,18 +28,13 @@ FALSE = {
     "data.crop_scale": ["data.augment=none"], "data.flip": ["data.augment=none"],
     "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
-    "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
     "optim.no_decay_on": ["optim.weight_decay=0"],
-    "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
     "optim.scaling": ["optim.reference_batch=null"], "schedule.warmup_epochs": ["schedule.warmup_steps=5"],
     "schedule.milestones": ["schedule.name=multistep", "schedule.milestone_steps=[5]"],
-    "schedule.step_epochs": ["schedule.name=cosine"], "schedule.gamma": ["schedule.name=cosine"],
-    "schedule.final_fraction": ["schedule.name=constant"], "schedule.warmup": ["schedule.warmup_epochs=0"],
-    "schedule.warmup_start": ["schedule.warmup_epochs=0"], "schedule.warmup_steps": ["schedule.name=one_cycle"],
+    "schedule.warmup": ["schedule.warmup_epochs=0"], "schedule.warmup_start": ["schedule.warmup_epochs=0"],
     "tune.num_random_trials": ["tune.sampler=random"],
     "tune.pruner_num_trials": ["tune.pruner=none"], "tune.pruner_num_epochs": ["tune.pruner=none"],
-    "loss.label_smoothing": ["loss._target_=torch.nn.MultiMarginLoss"],
-    "loss.class_weights": ["loss._target_=torch.nn.MultiMarginLoss"],
+    "loss.bce_threshold": ["loss.name=bce"],
     "model.library": ["model._target_=torchvision.models.resnet18"],
     "model.drop_path": ["model._target_=torchvision.models.resnet18"],
     "model.zero_init_last": ["model._target_=torchvision.models.resnet18"],
@@ -65,13 +64,17 @@ def composed(verb: str, *choices: str) -> DictConfig:
 
 
 def refused(verb: str, options: list[str]) -> list[str]:
-    """Return what is said of these options of a command. Files are composed once; values are laid over a copy."""
+    """Return what is said of these options of a command."""
+    return list(map(str, mistakes(verb, options)))
+
+
+def mistakes(verb: str, options: list[str]) -> list[Mistake]:
+    """Return the mistakes in these options of a command. Files are composed once; values are laid over a copy."""
     choices = [option for option in options if "." not in option.partition("=")[0] and "archive_dir" not in option]
     config = copy.deepcopy(composed(verb, *choices))
     for path, _, value in (option.partition("=") for option in options if option not in choices):
         OmegaConf.update(config, path, yaml.safe_load(value))
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    return list(map(str, unread(options, plain, declared(verb))))
+    return unread(options, typed_config(config, COMMANDS[verb], partial=True), declared(verb))
 
 
 def refusals(verb: str, options: list[str]) -> list[str]:
@@ -107,6 +110,34 @@ def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     assert not [text for text in left if text.startswith(f"{path}=")]
     # as part of a recipe, or unset, it is no mistake
     assert not refused(verb, [*first, *FALSE.get(path, [])])
+
+
+# Keys that some choices of a group have, and those that all have but a class of the user's own.
+OF_CHOICES = [path for path, key in declared("train").items() if key.readers]
+OF_CHOICES += ["optim.weight_decay", "schedule.args", "loss.label_smoothing", "loss.class_weights", "loss.args"]
+
+
+@pytest.mark.parametrize("path", OF_CHOICES)
+def test_a_typed_key_that_another_choice_has_is_refused(path: str):
+    key, (group, _, name) = declared("train")[path], path.partition(".")
+    section: type[OneOf] = declared("train")[group].type
+    option = typed_value(key)
+    for other in (each for each in section.by_name if key.readers and each not in key.readers):
+        [mistake] = mistakes("train", [f"{group}.name={other}", option])
+        reason = f"it is read only if {group}.name is {key.reader_words}, and {group}.name is {other}"
+        assert mistake.what == f"{option} has no effect, because {reason}"
+        leave_out, choose = mistake.fixes
+        left = mistakes("train", [*choose.options, option])
+        assert leave_out.without == (path,) and not any(f"{group}.name" in each.keys for each in left)
+    own = f"{group}._target_=mine.Own"
+    if name in {field.name for field in fields(cast("Any", section.own))}:
+        assert not mistakes("train", [own, option])
+    else:
+        [mistake] = mistakes("train", [own, option])
+        [fix] = mistake.fixes
+        assert (fix.options, fix.without) == ((f"+{group}.args.{option.partition('.')[2]}",), (path,))
+    # from a recipe or a checkpoint, it is no mistake
+    assert not refused("train", [f"{group}._target_=mine.Own"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imagenet_ddp.config.schema.learning import LossConfig, ModelConfig
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.schema.losses import Bce
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import L2, compute_features, fit_regression, head_names, minimise, require_features
@@ -59,7 +60,7 @@ def test_a_new_head_starts_at_the_loss_of_guessing_and_all_of_it_learns(
     logits, target = net.train()(torch.randn(BATCH, 3, size, size)), torch.arange(BATCH)
     loss = F.cross_entropy(logits, target)
     assert loss.item() == pytest.approx(math.log(NEW), rel=0.02)
-    bce = Loss(LossConfig(name="bce"), NEW)(logits, target, reduction="mean")
+    bce = Loss(Bce(), NEW)(logits, target, reduction="mean")
     assert bce.item() == pytest.approx(math.log(2), rel=0.02)
     named = [(f"{head}.{key}", each) for head in heads for key, each in net.get_submodule(head).named_parameters()]
     # only the heads' gradients: torch 2.15 damages the heap in the backward pass of some nets in channels_last on a CPU

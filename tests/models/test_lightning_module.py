@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import CrossEntropy
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
@@ -34,7 +34,7 @@ class Shown(nn.Module):
 def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> ImageClassifier:
     keys: dict[str, Any] = {"make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1), **more}
     if (smoothing := keys.pop("label_smoothing", None)) is not None:
-        keys["task"] = OneLabel(num_classes, Loss(LossConfig(label_smoothing=smoothing), num_classes))
+        keys["task"] = OneLabel(num_classes, Loss(CrossEntropy(label_smoothing=smoothing), num_classes))
     classifier = ImageClassifier(net, num_classes, num_val_images, **keys)
     return as_one_of(classifier, world_size=1)
 

@@ -1,17 +1,18 @@
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torchvision.ops import sigmoid_focal_loss
 
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import Focal, LossConfig, NamedLoss
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.losses import Loss, weights_by_class
 
 
 def loss(num_train_images: list[int] | None = None, **keys: Any) -> Loss:
-    return Loss(LossConfig(**keys), 4, num_train_images)
+    return Loss(cast("NamedLoss", to_config(keys, LossConfig)), 4, num_train_images)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_focal_without_gamma_is_cross_entropy_and_with_it_weighs_easy_images_les
     loss(name="focal", focal_gamma=0.5)(certain, torch.tensor([0])).sum().backward()
     assert certain.grad is not None and certain.grad.isfinite().all()
     # two classes: torchvision's, of the difference of the logits
-    two = Loss(LossConfig(name="focal"), 2)
+    two = Loss(Focal(), 2)
     expected = sigmoid_focal_loss(logits[:, 1] - logits[:, 0], (target % 2).float(), alpha=-1, gamma=2)
     torch.testing.assert_close(two(logits[:, :2], target % 2), expected)
 

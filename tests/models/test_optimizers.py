@@ -15,7 +15,9 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_grou
 from torch import nn
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, OptimConfig, ScheduleConfig
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
+from imagenet_ddp.config.schema.schedules import SCHEDULES, Cosine, MultiStep, ScheduleConfig, Step
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names, is_in_head
@@ -29,6 +31,14 @@ from imagenet_ddp.models.lr_schedules import (
 from imagenet_ddp.models.optimizers import make_optimizer, parameter_groups, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
+
+
+def optim(**keys: Any) -> OptimConfig:
+    return to_config(keys, OptimConfig)
+
+
+def schedule(**keys: Any) -> ScheduleConfig:
+    return to_config(keys, ScheduleConfig)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
     ],
 )
 def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
-    factor = make_schedule(ScheduleConfig(**keys), max_epochs, keys.get("warmup_epochs", 0))
+    factor = make_schedule(schedule(**keys), max_epochs, keys.get("warmup_epochs", 0))
     assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
 
 
@@ -69,8 +79,8 @@ INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, shares: list[float]):
     """A factor from 0 to 1, which ends where it should."""
     others = {"warmup_epochs", "warmup_steps", "milestone_steps", "_target_", "args"}
-    assert set(options) == set(ScheduleConfig()) - others
-    factor = make_schedule(ScheduleConfig(**options), max_epochs, warmup)
+    assert set(options) == set(ScheduleConfig.any_of()) - others
+    factor = make_schedule(schedule(**options), max_epochs, warmup)
     assert all(0 <= factor(share * max_epochs) <= 1 for share in [*shares, 1, 2])
     name = options["name"]
     repeats = name == "cosine" and options["cycle_epochs"]
@@ -83,7 +93,7 @@ def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, s
     [("none", 4096, 0.1), ("linear", 1024, 0.4), ("linear", 32, 0.0125), ("sqrt", 1024, 0.2)],
 )
 def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_size: int, expected: float):
-    assert scaled_lr(OptimConfig(lr=0.1, scaling=scaling), global_batch_size) == pytest.approx(expected)
+    assert scaled_lr(optim(lr=0.1, scaling=scaling), global_batch_size) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +110,16 @@ def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_s
 def test_only_a_rate_that_is_scaled_up_is_warmed_up(
     keys: dict[str, Any], global_batch_size: int, max_epochs: int | None, epochs: float
 ):
-    assert choose_warmup_epochs(ScheduleConfig(**keys), OptimConfig(), global_batch_size, max_epochs)[0] == epochs
+    assert choose_warmup_epochs(schedule(**keys), optim(), global_batch_size, max_epochs)[0] == epochs
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_rule_of_scaling_is_timms(name: str):
     """train.py of timm: sqrt if the name has ada or lamb, else linear."""
     is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adafactor", "adan", "lamb")
-    assert scaling_rule(OptimConfig(name=name)) == ("sqrt" if is_sqrt else "linear")
-    assert scaling_rule(OptimConfig(name=name, scaling="none")) == "none"
-    assert scaling_rule(OptimConfig(_target_="torch.optim.Adamax")) == "sqrt"
+    assert scaling_rule(optim(name=name)) == ("sqrt" if is_sqrt else "linear")
+    assert scaling_rule(optim(name=name, scaling="none")) == "none"
+    assert scaling_rule(optim(_target_="torch.optim.Adamax")) == "sqrt"
 
 
 @pytest.mark.parametrize("file", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda file: file.stem)
@@ -133,13 +143,13 @@ def test_a_file_that_sets_a_rate_sets_the_batch_it_is_for(file: Path):
 def test_an_optimizer_gets_its_arguments(keys: dict[str, Any], fused: bool, expected: dict[str, Any]):
     net = nn.Linear(2, 2)
     frozen, net.weight.requires_grad = net.weight, False
-    made = make_optimizer(OptimConfig(weight_decay=1e-3, **keys), net, lr=0.3, fused=fused)
+    made = make_optimizer(optim(weight_decay=1e-3, **keys), net, lr=0.3, fused=fused)
     assert type(made) is (torch.optim.AdamW if "adamw" in str(keys).lower() else torch.optim.SGD)
     [group] = made.param_groups
     assert {**group, "weight_decay": group["weight_decay"]}.items() >= {"lr": 0.3, **expected}.items()
     assert group["params"] == [net.bias] and frozen.requires_grad is False
     with pytest.raises(ConfigError, match="must accept the optim"):
-        make_optimizer(OptimConfig(args={"speed": 1}), net, lr=0.1)
+        make_optimizer(optim(args={"speed": 1}), net, lr=0.1)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -147,10 +157,10 @@ def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
     """A fused step on a GPU takes the address of a counter on the CPU for one of its own."""
     nets = [nn.Linear(2, 1, bias=False, device=device) for device in ("cpu", "meta")]
     of_cpu, of_device = (net.weight for net in nets)
-    before = make_optimizer(OptimConfig(name="adamw"), nets[0], lr=0.1, fused=not fused)
+    before = make_optimizer(optim(name="adamw"), nets[0], lr=0.1, fused=not fused)
     of_cpu.grad = torch.ones(1, 2)
     before.step()
-    resumed = make_optimizer(OptimConfig(name="adamw"), nets[1], lr=0.1, fused=fused)
+    resumed = make_optimizer(optim(name="adamw"), nets[1], lr=0.1, fused=fused)
     resumed.load_state_dict(before.state_dict())
     resumed.param_groups[0]["fused"] = fused  # as ImageClassifier does
     assert resumed.state[of_device]["step"].device.type == ("cpu" if fused else "meta")
@@ -164,7 +174,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     images, target = torch.randn(32, 3, 2, 2), torch.arange(32) % 3
-    made = make_optimizer(OptimConfig(name=name, betas=None), net, lr=0.01, heads=("3",))
+    made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, heads=("3",))
     first = nn.functional.cross_entropy(net(images), target)
     for _ in range(30):
         made.zero_grad()
@@ -174,7 +184,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
 
 
 def test_the_groups_do_not_depend_on_the_number_of_devices():
-    keys, net = OptimConfig(lr=0.3, lr_head=0.3, reference_batch=256), nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    keys, net = optim(lr=0.3, lr_head=0.3, reference_batch=256), nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     for batch in (32, 384, 1000):
         assert len(make_optimizer(keys, net, scaled_lr(keys, batch), heads=("1",)).param_groups) == 1
 
@@ -207,7 +217,7 @@ def test_state_is_resumed_in_another_memory_format(
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3), nn.Flatten())
     images, formats = torch.randn(4, 3, 5, 5), (torch.contiguous_format, torch.channels_last)
-    keys = OptimConfig(name=name, args=args)
+    keys = optim(name=name, args=args)
 
     def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
         losses = []
@@ -257,7 +267,7 @@ class Small(nn.Module):
 
 def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of_its_own():
     net, plain = Small(), Small()
-    keys = OptimConfig(name="muon", lr=0.02, lr_adamw=0.003, momentum=0.95, weight_decay=0.01)
+    keys = optim(name="muon", lr=0.02, lr_adamw=0.003, momentum=0.95, weight_decay=0.01)
     made = make_optimizer(keys, net, 0.04, heads=("head",))  # scaled by 2, as is the rate of AdamW
     expected = torch.optim.AdamW(plain.parameters(), 0.006, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.01)
     assert {round(group["lr"], 6) for group in made.param_groups} == {0.04, 0.006}
@@ -281,24 +291,24 @@ def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of
 def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
     """In timm, the trust ratio is for groups with weight decay; here, also if the weight decay is 0."""
     net, other = Small(), Small()
-    made = make_optimizer(OptimConfig(name=name, weight_decay=0.01), net, 0.1)
+    made = make_optimizer(optim(name=name, weight_decay=0.01), net, 0.1)
     params = [
         {"params": [p for p in other.parameters() if p.dim() < 2], "weight_decay": 0.0},
         {"params": [p for p in other.parameters() if p.dim() > 1]},
     ]
     theirs = create_optimizer_v2(params, name, lr=0.1, weight_decay=0.01, momentum=0.9)
     torch.testing.assert_close(_trained(made, net), _trained(theirs, other))
-    for group in make_optimizer(OptimConfig(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
+    for group in make_optimizer(optim(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
         assert group["always_adapt"] == (group["params"][0].dim() > 1)
-    assert len(make_optimizer(OptimConfig(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1
+    assert len(make_optimizer(optim(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "poly", "one_cycle", "wsd"])
 def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
     """trainer.max_steps=25 in epochs of 10 steps; a warm-up and milestones in steps."""
-    keys = ScheduleConfig(name=name, warmup_epochs=0)
+    keys = schedule(name=name, warmup_epochs=0)
     assert schedule_spanning(keys, 0, 2.5, 10)(2.5) == pytest.approx(0, abs=1e-9)
-    in_steps = ScheduleConfig(name="multistep", milestone_steps=[20], warmup_steps=5)
+    in_steps = MultiStep(milestone_steps=[20], warmup_steps=5)
     factor = schedule_spanning(in_steps, 0, 9, 10)
     assert [factor(epochs) for epochs in (0, 0.25, 0.5, 1.9, 2.0)] == pytest.approx([0, 0.5, 1, 1, 0.1])
 
@@ -306,7 +316,7 @@ def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
 @pytest.mark.parametrize("warmup", [{"warmup_epochs": 9.0}, {"warmup_epochs": 9.0, "warmup_steps": 90}])
 def test_a_warm_up_takes_a_quarter_of_the_time_budget_at_most(warmup: dict[str, Any]):
     """Two epochs of ten steps were chosen."""
-    keys = ScheduleConfig(name="cosine", **warmup)
+    keys = Cosine(**warmup)
     factor = schedule_spanning(keys, keys.warmup_epochs, 2, 10, has_budget=True)
     assert [factor(epochs) for epochs in (0, 0.25, 0.5, 2)] == pytest.approx([0, 0.5, 1, 0])
     assert schedule_spanning(keys, keys.warmup_epochs, 2, 10)(2) < 1, "as set, if the epochs were known"
@@ -316,9 +326,9 @@ def test_a_warm_up_takes_a_quarter_of_the_time_budget_at_most(warmup: dict[str, 
 def test_no_step_of_a_cycle_is_lost_to_rounding(warmup_steps: int):
     """Against the definition in whole steps: restarts of a cosine, and steps down counted from the start."""
     for steps, epochs in itertools.product(range(1, 41), (1, 2, 3)):
-        restarting = ScheduleConfig(name="cosine", warmup_steps=warmup_steps, cycle_epochs=epochs)
-        halving = ScheduleConfig(name="step", warmup_steps=warmup_steps, step_epochs=epochs, gamma=0.5)
-        cosine, stairs = (schedule_spanning(schedule, 0, 24, steps) for schedule in (restarting, halving))
+        restarting = Cosine(warmup_steps=warmup_steps, cycle_epochs=epochs)
+        halving = Step(warmup_steps=warmup_steps, step_epochs=epochs, gamma=0.5)
+        cosine, stairs = (schedule_spanning(each, 0, 24, steps) for each in (restarting, halving))
         cycle = epochs * steps
         for step in range(warmup_steps, 24 * steps):
             passed = step // steps + step % steps / steps  # as the callback LearningRate computes it
@@ -342,7 +352,7 @@ NETS = {
 
 
 def groups(net: torch.nn.Module, scaled_lr: float, head: tuple[str, ...], **keys: Any) -> list[dict[str, Any]]:
-    return parameter_groups(net, OptimConfig(**keys), scaled_lr, head)
+    return parameter_groups(net, optim(**keys), scaled_lr, head)
 
 
 def meta(name: str) -> torch.nn.Module:
@@ -414,13 +424,13 @@ def test_other_parameters_without_weight_decay(name: str, kind: str, expected: s
 def test_a_state_of_another_shape_is_refused(name: str):
     """A fused step would read and write beyond its end: the process ended by signal 11."""
     net = nn.Linear(64, 8)
-    made = make_optimizer(OptimConfig(name=name), net, 0.1, OPTIMIZERS[name].fused)
+    made = make_optimizer(optim(name=name), net, 0.1, OPTIMIZERS[name].is_fused)
     net(torch.ones(1, 64)).sum().backward()
     made.step()
     whole = made.state_dict()
     made.load_state_dict(copy.deepcopy(whole))  # its own state fits
     buffers = {"momentum_buffer", "exp_avg", "exp_avg_sq"} & whole["state"][0].keys()
-    assert buffers or not OPTIMIZERS[name].fused
+    assert buffers or not OPTIMIZERS[name].is_fused
     for buffer in buffers:
         for value in (torch.zeros(3), [1, 2], 3.0):
             state = copy.deepcopy(whole)

@@ -11,7 +11,8 @@ from typing import Any
 from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, is_mapping, number, shown
+from imagenet_ddp.config.section import OneOf
+from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, choice, expect, integer, is_mapping, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
@@ -29,6 +30,8 @@ class Key:
     meaning: str
     example: str  # a value for hints; an explanation may follow it
     nullable: bool = False
+    readers: tuple[str, ...] = ()  # names of the choices in its group that have this key; (): all
+    reader_words: str = ""  # "step or cosine", or "any but step"
 
     @property
     def is_group(self) -> bool:
@@ -81,13 +84,30 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
         parent, _, name = path.rpartition(".")
         if parent == group and name in values and key.allowed is not None:
             near = key.allowed.nearest(values[name])
-            found += expect(path, values[name], key.allowed, setting(f"{path}={near}") if near else key.fix)
+            fixes = [setting(f"{path}={near}") if near else key.fix]
+            if name == "name" and (own := declared(command).get(f"{group}._target_")):
+                fixes.append(own.fix)
+            found += expect(path, values[name], key.allowed, *fixes)
     return found
+
+
+def _meaning(group: type[OneOf], key: str, words: str) -> str:
+    """Return the meaning of a key that some choices of a group have: "step: factor of each drop; exponential: ..."."""
+    names: dict[str, list[str]] = {}  # by meaning
+    for name in group.readers(key)[0]:
+        hint = typing.get_type_hints(group.by_name[name], include_extras=True)[key]
+        text = next(extra for extra in typing.get_args(hint) if isinstance(extra, str))
+        names.setdefault(text.removesuffix("."), []).append(name)
+    if words.startswith("any but"):
+        return f"{words}: {'; '.join(names)}."
+    return "; ".join(f"{', '.join(each)}: {text}" for text, each in names.items()) + "."
 
 
 def of_class(config: type, prefix: str) -> dict[str, Key]:
     """Return the key paths that a dataclass declares, groups included."""
     found: dict[str, Key] = {}
+    if issubclass(config, OneOf):
+        config = config.any_of
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
         path, hint = prefix + field.name, hints[field.name]
@@ -102,7 +122,12 @@ def of_class(config: type, prefix: str) -> dict[str, Key]:
         default_text = "VALUE" if default == MISSING else shown(default)
         example = next((extra.text for extra in extras if isinstance(extra, Example)), default_text)
         meaning = next((extra for extra in extras if isinstance(extra, str)), "")
-        found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable)
+        readers, reader_words = (), ""
+        if issubclass(config, OneOf):
+            readers, reader_words = config.readers(field.name)
+            meaning = _meaning(config, field.name, reader_words) if readers else meaning
+            allowed = choice(*config.by_name) if field.name == "name" else allowed
+        found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words)
         if is_dataclass(declared_type):
             found |= of_class(typing.cast(type, declared_type), f"{path}.")
     return found

@@ -10,9 +10,10 @@ from typing import Any
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key, key_of, leaves
-from imagenet_ddp.config.schema.learning import LOSSES, OPTIMIZERS, SCHEDULES
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
+from imagenet_ddp.config.section import OneOf
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
-from imagenet_ddp.mistakes import Mistake, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 
 
 @dataclass(frozen=True)
@@ -65,25 +66,13 @@ def _of(group: str, names: str, *conditions: Condition) -> dict[str, tuple[Condi
     return dict.fromkeys(_keys(group, names), conditions)
 
 
-def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) -> dict[str, tuple[Condition, ...]]:
-    """Return the conditions of the keys that rows of a table read. rows: name -> keys. also: of each of these keys."""
-    keys = dict.fromkeys(key for reads in rows.values() for key in reads)
-    return {
-        f"{group}.{key}": (_one_of(f"{group}.name", *(name for name, reads in rows.items() if key in reads)), *also)
-        for key in keys
-    }
-
-
 _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
 # lars and lamb scale the rate of each layer that decays
-_DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice("lars", "lamb"), "0.0001")
+_BY_WEIGHTS = [name for name, each in OPTIMIZERS.items() if each.scales_by_weights]
+_DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice(*_BY_WEIGHTS), "0.0001")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
-_OF_LIBRARY, _OF_TORCH = _unset("model._target_"), _unset("optim._target_")
-_OF_SCHEDULES, _OF_LOSSES = _unset("schedule._target_"), _unset("loss._target_")
+_OF_LIBRARY = _unset("model._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
-_WARMED = Condition(
-    ("schedule.name",), kind("any but one_cycle", lambda name: name in SCHEDULES and name != "one_cycle"), "step"
-)
 _PACK = _one_of("prepare.name", "pack")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
@@ -106,23 +95,13 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
     **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
-    **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OF_TORCH),
     **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
     **_of("optim", "scaling", _set("optim.reference_batch", "256")),
-    **_of("optim", "weight_decay", _OF_TORCH),
     **_of("optim", "no_decay_on", _DECAYS),
-    **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}, _OF_SCHEDULES),
-    **_of("loss", "label_smoothing class_weights", _OF_LOSSES),
-    **_of("schedule", "milestones", _one_of("schedule.name", "multistep"), _unset("schedule.milestone_steps"),
-          _OF_SCHEDULES),
+    **_of("schedule", "milestones", _unset("schedule.milestone_steps")),
     **_of("schedule", "warmup_epochs", _unset("schedule.warmup_steps")),
-    # its own warm-up replaces that of the other schedules
-    **_of("schedule", "peak_fraction",
-          Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0")),
-    **_of("schedule", "warmup warmup_start", _WARMUP, _WARMED),
-    **_of("schedule", "warmup_steps", _WARMED),
-    **_read_by("loss", LOSSES, _OF_LOSSES),
-    "loss.bce_threshold": (_one_of("loss.name", "bce"), _MIXED, _OF_LOSSES),
+    **_of("schedule", "warmup warmup_start", _WARMUP),
+    "loss.bce_threshold": (_MIXED,),
     **_of("teacher", "name library share temperature", _set("teacher.weights", "DEFAULT")),
     **_of("averaging", "decay warmup every_n_steps", _one_of("averaging.name", "ema")),
     **_of("averaging", "start_epoch", _one_of("averaging.name", "ema", "swa")),
@@ -160,7 +139,7 @@ OF_TRAINING = (
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
     """Return a mistake for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values = leaves(config)
-    found: list[Mistake] = []
+    found = _of_other_choices(typed, config, declared)
     if "checkpoint" in declared:
         found += [
             Mistake(
@@ -191,6 +170,36 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
                     (setting(*options), without(path)),
                 )
             )
+    return found
+
+
+def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
+    """Return a mistake for each typed key that the choice in its group does not have, but another one."""
+    found: list[Mistake] = []
+    for path, key in declared.items():
+        group, _, name = path.rpartition(".")
+        chosen = config.get(group)
+        if not isinstance(chosen, OneOf) or name in chosen:
+            continue
+        words = [each for each in typed if _sets(each, path) or key_of(each).startswith(f"{path}.")]
+        words = [each for each in words if each not in (f"{path}=null", f"{path}=none")]
+        if not words:
+            continue
+        option, value = words[-1].lstrip("+"), words[-1].partition("=")[2]
+        own = f"{group}._target_"
+        if chosen.target:
+            fixes = (Fix((f"+{group}.args.{name}={'VALUE' if value.startswith('{') else value}",), (path,)),)
+            why = f"{own}={chosen.target} gets its arguments from {group}.args"
+        else:
+            needed = _set(own, declared[own].example)
+            if key.readers:
+                needed = Condition((f"{group}.name",), kind(key.reader_words, key.readers.__contains__), key.readers[0])
+            why = f"it is read only if {needed.words}, and {group}.name is {chosen.name}"
+            fixes = (setting(*needed.options), without(key_of(option)))
+            if any(_sets(each, f"{group}.name") or key_of(each) == group for each in typed):
+                fixes = fixes[::-1]  # the choice was meant
+        keys = (path, own if chosen.target else f"{group}.name")
+        found.append(Mistake(f"{option} has no effect, because {why}", keys, fixes))
     return found
 
 

@@ -1,20 +1,22 @@
 """Turn plain containers into the typed objects of config/schema and back, and make what they name by _target_."""
 
+import dataclasses
 import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.config.validators import is_mapping
+from imagenet_ddp.config.validators import choice, is_mapping
 from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end
 from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T", bound="Section")
+C = TypeVar("C", bound="OneOf")
 
 
 class Section(Mapping[str, Any]):
@@ -43,6 +45,58 @@ class Replaceable(Section):
         return self._target_
 
 
+class OneOf(Replaceable):
+    """Base of a group that is one of several classes, each with its own keys beside those that all have: the class of
+    `name`, or, if `_target_` is set, the class for one of the user's own. `one_of` records the classes.
+
+    by_name: name -> class. own: the class for one of the user's own. any_of: has the keys of all classes. In it, the
+    layers of a config are laid over each other; to_config then keeps the keys of the class that was chosen.
+    """
+
+    name: str
+    by_name: ClassVar[Mapping[str, type["OneOf"]]]
+    own: ClassVar[type["OneOf"]]
+    any_of: ClassVar[type["OneOf"]]
+
+    @classmethod
+    def chosen(cls, values: Mapping[str, Any]) -> type[Self]:
+        """Return the class for these values; any_of if there is none of their name."""
+        name = str(values.get("name", cls.name))
+        return cast(Any, cls.own if values.get("_target_") else cls.by_name.get(name, cls.any_of))
+
+    @classmethod
+    def readers(cls, key: str) -> tuple[tuple[str, ...], str]:
+        """Return (the names of the classes that have a key, as words: "a, b or c", "any but d"); () if all have it, or
+        only `own` has it."""
+        names = tuple(name for name, each in cls.by_name.items() if key in _groups(each))
+        if len(names) in (0, len(cls.by_name)):
+            return (), ""
+        others = [name for name in cls.by_name if name not in names]
+        return names, choice(*names).words if len(others) > 1 else f"any but {others[0]}"
+
+
+def one_of(base: type[C], own: type[C], *classes: type[C]) -> dict[str, type[C]]:
+    """Record the classes of a group, and return name -> class. own: for one of the user's own."""
+    by_name = {each.name: each for each in classes}
+    keys: dict[str, tuple[str, Any, Any]] = {}
+    for each in (*classes, own):
+        hints = typing.get_type_hints(each, include_extras=True)
+        for field in fields(cast(Any, each)):
+            made: Any = dataclasses.field  # its types do not admit MISSING for "none"
+            default = made(default=field.default, default_factory=field.default_factory)
+            keys.setdefault(field.name, (field.name, hints[field.name], default))
+    new = [key for name, key in keys.items() if name not in _groups(base)]
+    any_of = cast(Any, dataclasses.make_dataclass("any_of", new, bases=(base,)))
+    any_of.__module__, any_of.__qualname__ = base.__module__, f"{base.__name__}.any_of"  # so that it can be pickled
+    base.by_name, base.own, base.any_of = by_name, own, any_of
+    return by_name
+
+
+def with_all_keys(cls: type[T]) -> T:
+    """Return the defaults of a config in whose groups each key of each choice can be set."""
+    return cls(**{name: group.any_of() for name, group in _groups(cls).items() if group and issubclass(group, OneOf)})
+
+
 @functools.cache
 def _groups(cls: type[Section]) -> dict[str, type[Section] | None]:
     """Return field -> its class if it is a group, else None."""
@@ -55,7 +109,10 @@ def _groups(cls: type[Section]) -> dict[str, type[Section] | None]:
 
 def to_config(values: Mapping[str, Any], cls: type[T]) -> T:
     """Return the object of a dataclass that holds these values. Keys that it does not declare are ignored, because an
-    older version wrote them; keys that are missing have their default."""
+    older version wrote them, or because they are of another class of a OneOf; keys that are missing have their
+    default."""
+    if issubclass(cls, OneOf):
+        cls = cls.chosen(values)
     groups = _groups(cls).items()
     return cls(
         **{

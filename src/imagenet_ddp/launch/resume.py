@@ -17,6 +17,7 @@ from imagenet_ddp.config import paths
 from imagenet_ddp.config.keys import key_of, leaves
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
+from imagenet_ddp.config.section import OneOf
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError
@@ -157,9 +158,11 @@ def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> "key was A and is now B" for every key that differs."""
     before, after = leaves(without_removed(stored)), leaves(without_secrets(now))  # as they are stored
+    # earlier versions stored the keys of all optimizers, and a run may have had another schedule
+    unread = {key for key in before.keys() - after.keys() if isinstance(now.get(key.partition(".")[0]), OneOf)}
     return {
         key: f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}"
-        for key in sorted(before.keys() | after.keys())
+        for key in sorted((before.keys() | after.keys()) - unread)
         if before.get(key) != after.get(key) and key != "resume" and not key.startswith("sweep.")
     }
 

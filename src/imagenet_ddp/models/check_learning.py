@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, ScheduleConfig
+from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting, without
 from imagenet_ddp.system.packages import missing_package
@@ -52,13 +52,8 @@ def _names(config: CommonConfig) -> list[Mistake]:
                 fix = Fix((f"{group}.name={close[0]}",), said=f"did you mean {group}.name={' or '.join(close)}?")
             own = ", unless model._target_ names your own net" if group == "model" else ""
             found.append(must_be(f"{group}.name", f"a classifier of torchvision.models{own}", shown(name), fix))
-    if not optim.target:
-        if optim.name not in OPTIMIZERS:
-            close = get_close_matches(optim.name.lower(), OPTIMIZERS, 1)
-            ways = setting(f"optim.name={close[0] if close else 'sgd'}"), setting("optim._target_=torch.optim.Adam")
-            found.append(must_be("optim.name", f"one of {', '.join(OPTIMIZERS)}", shown(optim.name), *ways))
-        elif not OPTIMIZERS[optim.name].torch_class:
-            needs_timm.append(f"optim.name={optim.name}")
+    if optim.package:
+        found += as_mistakes(missing_package(f"optim.name={optim.name}", optim.package))
     return found + (as_mistakes(missing_package(needs_timm[0], "timm")) if needs_timm else [])
 
 
@@ -73,7 +68,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
             path, fix = f"optim.args.{key}", Fix((f"optim.{key}={value}",), (f"optim.args.{key}",))
             found.append(must_be(path, f"set as optim.{key}", value, fix))
     found += _schedule(schedule)
-    if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
+    if loss.get("bce_threshold") == 0 and number(above=0).accepts(loss.get("label_smoothing")):
         what = (
             "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing raises all labels above 0, "
             "so every image would belong to all classes"
@@ -83,7 +78,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
-    if endless and schedule.row.to_the_end and not (schedule.name == "cosine" and schedule.cycle_epochs):
+    if endless and schedule.to_the_end:
         what = (
             f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
             f"is {shown(max_epochs)}"
@@ -130,7 +125,7 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
         ("model.unfreeze_epoch", model.unfreeze_epoch, "null"),
         ("averaging.start_epoch", config.averaging.start_epoch, "null"),
         ("data.progressive_start", config.data.progressive_start, "null"),
-        ("schedule.cycle_epochs", schedule.cycle_epochs, "null"),
+        ("schedule.cycle_epochs", schedule.get("cycle_epochs"), "null"),
         ("trainer.min_epochs", trainer.min_epochs, "null"),
         ("trainer.min_steps", trainer.min_steps, "null"),
         ("trainer.limit_train_batches", trainer.limit_train_batches, "null"),
@@ -139,9 +134,12 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
         if value:
             what = f"{key} must be {unset} with budget_min, which chooses the length of the run, got {shown(value)}"
             found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}={unset}"), without("budget_min"))))
-    if (row := schedule.row).at_epochs:
+    if schedule.at_epochs:
         what = f"schedule.name must follow the epochs, whose number budget_min chooses, got {schedule.name}"
-        unread = tuple(f"schedule.{key}" for key in row.reads if schedule[key] != ScheduleConfig()[key])
+        own = SCHEDULES["cosine"]()
+        unread = tuple(
+            f"schedule.{key}" for key, value in type(schedule)().items() if key not in own and schedule[key] != value
+        )
         fixes = Fix(("schedule.name=cosine",), unread), without("budget_min")
         found.append(Mistake(what, ("schedule.name", "budget_min"), fixes))
     return found
@@ -149,19 +147,13 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
 
 def _schedule(schedule: ScheduleConfig) -> list[Mistake]:
     """Return the mistakes in the warm-up."""
-    epochs = schedule.warmup_epochs
-    is_given = number(above=0).accepts(epochs)
-    if schedule.name == "one_cycle" and not schedule.target and is_given:
-        what = (
-            f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
-            "rise twice"
-        )
-        fix = setting("schedule.warmup_epochs=0", aim="(schedule.peak_fraction sets the length of the rise)")
-        return [Mistake(what, ("schedule.name", "schedule.warmup_epochs"), (fix,))]
+    if not isinstance(schedule, Warmed):
+        return []
+    is_given = number(above=0).accepts(schedule.warmup_epochs)
     is_constant = schedule.warmup == "constant"
     if not (is_constant or schedule.interval == "epoch") or schedule.warmup_start != 0:
         return []
-    if not (is_given or epochs == "auto"):
+    if not (is_given or schedule.warmup_epochs == "auto"):
         return []
     option, until = "interval=epoch", "the second epoch"
     if is_constant:

@@ -1,17 +1,26 @@
 """Compute the loss that the loss.* keys describe, one value per image, so that the mean over ranks is exact."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss, OwnLossConfig
 from imagenet_ddp.config.section import make
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, shorten_list
+
+
+def make_loss(loss: LossConfig, classes: Sequence[str], num_train_images: Sequence[int]) -> "Loss | OwnLoss":
+    """Return the training loss. classes: their names. num_train_images: of each class. Raises ConfigError if the keys
+    do not fit the classes, or if the user's own loss cannot be called."""
+    if isinstance(loss, NamedLoss):
+        loss = replace(loss, class_weights=weights_by_class(loss.class_weights, classes))
+        return Loss(loss, len(classes), num_train_images)
+    return OwnLoss(cast("OwnLossConfig", loss), len(classes))
 
 
 class Loss(nn.Module):
@@ -25,11 +34,9 @@ class Loss(nn.Module):
     class.
     """
 
-    def __init__(self, loss: LossConfig, num_classes: int, num_train_images: Sequence[int] | None = None):
+    def __init__(self, loss: NamedLoss, num_classes: int, num_train_images: Sequence[int] | None = None):
         super().__init__()
-        self._name, self._smoothing = loss.name, loss.label_smoothing
-        self._gamma, self._threshold = loss.focal_gamma, loss.bce_threshold
-        self._num_classes = num_classes
+        self._loss = loss
         # not a buffer, which trainer.precision=bf16-true and 16-true would round
         self.weights = _class_weights(loss.class_weights, num_classes, num_train_images)
 
@@ -39,30 +46,9 @@ class Loss(nn.Module):
         """Return the loss of each image, float (B,), or their mean, a scalar, if reduction is "mean". logits: float (B,
         C). target: int64 (B,). soft_target: float (B, C), the shares of the classes in each mixed image; if given, it
         replaces target."""
-        if self._name == "cross_entropy":
-            labels = target if soft_target is None else soft_target
-            # torch's mean would divide by the sum of the weights, which differs between the ranks
-            reduced = reduction if self.weights is None else "none"
-            losses = F.cross_entropy(
-                logits, labels, self._weights_as(logits), label_smoothing=self._smoothing, reduction=reduced
-            )
-        else:
-            losses = self._of_each(logits, target, soft_target)
+        labels = target if soft_target is None else soft_target
+        losses = self._loss.of_images(logits, labels, self._weights_as(logits), reduction)
         return losses.mean() if reduction == "mean" else losses
-
-    def _of_each(self, logits: Tensor, target: Tensor, soft_target: Tensor | None) -> Tensor:
-        weights, shares = self._weights_as(logits), soft_target
-        if shares is None:  # not with F.one_hot, which inspects the values
-            shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
-        labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
-        if self._name == "bce":
-            if self._threshold is not None:
-                labels = labels.gt(self._threshold).to(logits.dtype)
-            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=weights).mean(1)
-        log_probabilities = logits.log_softmax(1)
-        # at least 1e-6, because a power of 0 has no gradient if the exponent is below 1
-        labels = labels * (1 - log_probabilities.exp()).clamp(min=1e-6) ** self._gamma
-        return -(labels * log_probabilities if weights is None else labels * weights * log_probabilities).sum(1)
 
     def _weights_as(self, logits: Tensor) -> Tensor | None:
         if self.weights is not None:
@@ -73,7 +59,7 @@ class Loss(nn.Module):
 class OwnLoss(nn.Module):
     """A training loss of the user's own. Raises ConfigError unless it gives one number per image."""
 
-    def __init__(self, loss: LossConfig, num_classes: int):
+    def __init__(self, loss: OwnLossConfig, num_classes: int):
         super().__init__()
         self._loss = make("loss._target_", str(loss.target), loss.args)
         try:

@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, OptimConfig
-from imagenet_ddp.config.section import make
+from imagenet_ddp.config.schema.optimizers import OptimConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.head import is_in_head
 
 # A member of a list (layer1.0, features.3, stages.2.blocks.1), or a module of several layers with a number in its name.
@@ -30,7 +28,7 @@ def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool,
     name, arguments = optim.name, optim.args
     if optim.target:
         return False, "optim._target_ is set"
-    if not OPTIMIZERS[name].fused:
+    if not optim.is_fused:
         return False, f"there is no fused {name} in torch"
     if arguments.keys() & {"fused", "foreach"}:
         return bool(arguments.get("fused")), "as set"
@@ -41,8 +39,8 @@ def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool,
     if precision == "bf16-mixed" and trainer.gradient_clip_val:
         return False, "Lightning does not clip gradients for a fused step in mixed precision"
     unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
-    if name == "sgd" and unused:
-        return False, "fused SGD fails if only some weights have a momentum yet"
+    if optim.needs_each_momentum and unused:
+        return False, f"a fused {name} fails if only some weights have a momentum yet"
     return True, f"torch has one kernel for the step on {'CPUs' if kind == 'cpu' else 'CUDA'}"
 
 
@@ -55,41 +53,21 @@ def make_optimizer(
     lr: the scaled learning rate. fused: the decision of choose_fused. heads: names of
     the net's last layers, for optim.lr_head and optim.layer_decay.
     """
-    groups, name, arguments = parameter_groups(net, optim, lr, heads), optim.name, dict(optim.args)
+    groups = parameter_groups(net, optim, lr, heads)
     if optim.target:
-        own: Any = make("optim._target_", optim.target, arguments, params=groups, lr=lr)
+        own: Any = optim.make(groups, lr)
         if isinstance(own, torch.optim.Optimizer):
             own.register_load_state_dict_post_hook(lambda made: require_state(made, only_fused=True))
         return own
-    made = _named(optim, groups, lr, fused, name, arguments)
-    made.register_load_state_dict_post_hook(require_state)
-    return made
-
-
-def _named(
-    optim: OptimConfig, groups: list[dict[str, Any]], lr: float, fused: bool, name: str, arguments: dict[str, Any]
-) -> torch.optim.Optimizer:
-    row = OPTIMIZERS[name]
-    if name == "muon":  # for weights that timm does not give to Muon, such as those of depthwise convolutions
-        arguments.setdefault("fallback_lr_scale", optim.lr_adamw / optim.lr)
-    given = {key: optim[key] for key in row.reads if key != "lr_adamw" and optim[key] is not None}
-    if "betas" in given:
-        given["betas"] = tuple(given["betas"])
-    given |= {"lr": lr, "weight_decay": optim.weight_decay, **row.arguments}
-    if fused:
-        given["fused"] = True
     try:
-        if row.torch_class:
-            return getattr(torch.optim, row.torch_class)(groups, **{**given, **arguments})
-        import_timm(f"optim.name={name}")
-        from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
-
-        return create_optimizer_v2(groups, opt=name, **{**given, **arguments})
+        made = optim.make(groups, lr, **({"fused": True} if fused else {}))
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
+            f"optim.name={optim.name} must accept the optim.* keys, but does not: {error}. "
             "Hint: leave out the argument that this error names."
         ) from error
+    made.register_load_state_dict_post_hook(require_state)
+    return made
 
 
 def require_state(optimizer: torch.optim.Optimizer, only_fused: bool = False) -> None:
@@ -142,11 +120,10 @@ def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple
         if not parameter.requires_grad:
             continue
         settings = own[name]
-        rate = optim.lr_adamw if settings.get("use_fallback") else optim.lr
         if is_in_head(name, heads) and optim.lr_head is not None:
             factor = optim.lr_head / optim.lr
         else:
-            factor = rate / optim.lr * (optim.layer_decay or 1.0) ** (last - layers.get(name, last))
+            factor = optim.rate(settings) / optim.lr * (optim.layer_decay or 1.0) ** (last - layers.get(name, last))
         # the key is the factor, not the scaled rate, because the groups must not depend on the number of devices
         key = (factor, *settings.items())
         groups.setdefault(key, {"params": [], "lr": lr * factor, **settings})["params"].append(parameter)
@@ -158,13 +135,8 @@ def _own_settings(net: nn.Module, optim: OptimConfig, heads: tuple[str, ...]) ->
     no_decay = _without_decay(net, no_decay_kinds(optim))
     own: dict[str, dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
-        own[name] = {"weight_decay": 0.0} if name in no_decay else {}
-        if _has_trust_ratio(optim) and "always_adapt" not in optim.args:
-            own[name]["always_adapt"] = name not in no_decay  # the trust ratio, which timm ties to weight decay
-        # Muon is for the matrices of hidden layers (Jordan 2024, kellerjordan.github.io/posts/muon)
         is_vector = parameter.dim() < 2 or is_in_head(name, heads) or bool(_EMBEDDING.search(name))
-        if optim.name == "muon" and not optim.target and is_vector:
-            own[name] |= {"use_fallback": True, "fallback_lr_scale": 1.0}
+        own[name] = optim.settings(decays=name not in no_decay, is_vector=is_vector)
     return own
 
 
@@ -172,11 +144,7 @@ def no_decay_kinds(optim: OptimConfig) -> list[str]:
     """Return optim.no_decay_on, or its default: lars and lamb are defined without decay of norms and biases."""
     if optim.no_decay_on is not None:
         return optim.no_decay_on
-    return ["norm", "bias"] if _has_trust_ratio(optim) else []
-
-
-def _has_trust_ratio(optim: OptimConfig) -> bool:
-    return not optim.target and OPTIMIZERS[optim.name].trust_ratio
+    return ["norm", "bias"] if optim.scales_by_weights else []
 
 
 def _layer_numbers(net: nn.Module, heads: tuple[str, ...]) -> tuple[dict[str, int], int]:

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from imagenet_ddp.config.figures import FIGURES_OF
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import Bce
 from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums, loss_dtype
@@ -35,7 +35,7 @@ class SeveralLabels(Task):
     has_one_prediction = False
 
     def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
-        self._num_classes, self._loss = num_classes, loss or Loss(LossConfig(name="bce"), num_classes)
+        self._num_classes, self._loss = num_classes, loss or Loss(Bce(), num_classes)
 
     def training_losses(self, logits: Tensor, batch: Mapping[str, Any], reduction: str) -> Tensor:
         target = batch["target"]

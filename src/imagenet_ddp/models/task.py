@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from imagenet_ddp.config.figures import FIGURES_OF, LOSS, TOP1, Figure
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import CrossEntropy
 from imagenet_ddp.models.losses import Loss, OwnLoss
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums
@@ -80,7 +80,7 @@ class OneLabel(Task):
     def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
         self.top_k = min(5, num_classes)
         self.figures = FIGURES_OF["one"] if num_classes > 5 else (LOSS, TOP1)  # else top-5 is always 100 %
-        self._loss = loss or Loss(LossConfig(), num_classes)
+        self._loss = loss or Loss(CrossEntropy(), num_classes)
 
     def training_losses(self, logits: Tensor, batch: Mapping[str, Any], reduction: str) -> Tensor:
         return self._loss(logits, batch["target"], batch.get("soft_target"), reduction)

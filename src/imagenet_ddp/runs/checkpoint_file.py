@@ -18,7 +18,6 @@ from torch import Tensor
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import OPTIMIZERS
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.errors import ConfigError
@@ -179,7 +178,7 @@ def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
 def checkpoint_bytes(net: torch.nn.Module, config: CommonConfig) -> int:
     """Return about the size of a checkpoint in bytes: the weights, two values of each for an optimizer like Adam, else
     one, and the average."""
-    is_like_adam = config.optim.target or "betas" in OPTIMIZERS[config.optim.name].reads
+    is_like_adam = config.optim.target or "betas" in config.optim
     copies = (3 if is_like_adam else 2) + (config.averaging.name != "none")
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * copies + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())

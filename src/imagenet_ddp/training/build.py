@@ -36,7 +36,7 @@ from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size, require_logits
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.losses import Loss, OwnLoss, weights_by_class
+from imagenet_ddp.models.losses import make_loss
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
@@ -111,16 +111,15 @@ def make_module(
             require_image_size(net, model.name, f"data.{key}", size)
     if model.target:
         require_logits(net, model.target, num_classes, data.image_size, plan.device, AUTOCAST.get(plan.precision.value))
-    loss = replace(config.loss, class_weights=weights_by_class(config.loss.class_weights, classes))
-    is_own = loss.target is not None and num_train_images is not None  # an evaluation runs no loss of a checkpoint
-    own = OwnLoss(loss, num_classes) if is_own else None
+    # an evaluation runs no loss of a checkpoint
+    loss = None if num_train_images is None else make_loss(config.loss, classes, num_train_images)
     rate, fused, heads = plan.learning_rate.value, plan.fused.value, head_names(net, num_classes)
     module = ImageClassifier(
         net,
         num_classes,
         num_val_images,
         make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
-        task=TASKS[data.labels](num_classes, own or Loss(loss, num_classes, num_train_images)),
+        task=TASKS[data.labels](num_classes, loss),
         seed=config.seed,
         val_views=EvalTransform.of(data).views,
     )

@@ -144,7 +144,7 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
     """Return a line if the best val/top1 is no better than always answering the most frequent class."""
     best, means, targets = parts.train_log.best.value, parts.train_log.epoch_means, parts.data.val_images.targets
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
-    is_balanced = job.config.data.sampling == "balanced" or job.config.loss.class_weights is not None
+    is_balanced = job.config.data.sampling == "balanced" or job.config.loss.get("class_weights") is not None
     is_comparable = job.config.averaging.name == "none" and not is_balanced
     is_comparable &= parts.module.task.score == TOP1
     if best is None or means is None or parts.train_log.num_epochs < MIN_EPOCHS or not is_comparable:

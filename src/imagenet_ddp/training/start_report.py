@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss
+from imagenet_ddp.config.schema.schedules import Warmed
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.launch.plan import Config, Plan
 from imagenet_ddp.launch.world import World
@@ -30,6 +31,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Modul
     optim, options, model = config.optim, config.data, config.model
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
     location = where(data.train_images.location) if options.root or options.target else ""
+    decay = f" weight decay {optim['weight_decay']:g}," if "weight_decay" in optim else ""
     parameters = count_noun(sum(parameter.numel() for parameter in net.parameters()), "parameter")
     return [
         *([place.sentence()] if place.world_size > 1 else []),
@@ -37,7 +39,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Modul
         f" validation images of {count_noun(len(classes), 'class')}{location}.{sampled}",
         *data.source.notes,
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
-        f" {options.image_size} pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g},"
+        f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
         f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}.",
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
         *_averaging_lines(plan),
@@ -93,12 +95,12 @@ def _device(plan: Plan) -> str:
 
 
 def _loss_words(loss: LossConfig) -> str:
-    return loss.target or f"{loss.name}, label smoothing {loss.label_smoothing:g}"
+    return f"{loss.name}, label smoothing {loss.label_smoothing:g}" if isinstance(loss, NamedLoss) else str(loss.target)
 
 
 def _class_weight_lines(plan: Plan, classes: Sequence[str], at_most: int) -> list[str]:
     """Return a line with the typed weights of at_most classes."""
-    if (typed := plan.config.loss.class_weights) in (None, "balanced"):
+    if (typed := plan.config.loss.get("class_weights")) in (None, "balanced"):
         return []
     # their order is that of text: 0, 1, 10, 2
     pairs = zip(classes, weights_by_class(typed, classes), strict=False)
@@ -119,7 +121,7 @@ def _averaging_lines(plan: Plan) -> list[str]:
 
 def _warmup_lines(plan: Plan) -> list[str]:
     (warmup, reason), schedule, max_steps = plan.warmup_epochs, plan.config.schedule, plan.config.trainer.max_steps
-    if schedule.warmup_epochs != "auto" or schedule.warmup_steps is not None:
+    if not isinstance(schedule, Warmed) or schedule.warmup_epochs != "auto" or schedule.warmup_steps is not None:
         return []
     least = ", or a tenth of trainer.max_steps if that is less" if warmup and max_steps > 0 else ""
     words = _epochs(warmup) if warmup else "none"

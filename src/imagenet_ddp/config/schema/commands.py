@@ -12,14 +12,14 @@ from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, St
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
     CompileConfig,
-    LossConfig,
     ModelConfig,
-    OptimConfig,
-    ScheduleConfig,
     TeacherConfig,
 )
+from imagenet_ddp.config.schema.losses import CrossEntropy, LossConfig
+from imagenet_ddp.config.schema.optimizers import SGD, OptimConfig
+from imagenet_ddp.config.schema.schedules import ScheduleConfig, Step
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.config.section import Section
+from imagenet_ddp.config.section import Section, with_all_keys
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
 
 _FOLDER_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
@@ -64,9 +64,9 @@ class CommonConfig(Section):
     ] = "comma"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=SGD)
+    schedule: ScheduleConfig = field(default_factory=Step)
+    loss: LossConfig = field(default_factory=CrossEntropy)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
@@ -293,4 +293,6 @@ def register(command: str) -> None:
     Classes of other commands are not stored: Hydra copies the whole store about a hundred times for --help, and three
     classes would cost a third of a second.
     """
-    ConfigStore.instance().store(group="schema", name=command, package="_global_", node=COMMANDS[command])
+    ConfigStore.instance().store(
+        group="schema", name=command, package="_global_", node=with_all_keys(COMMANDS[command])
+    )
