@@ -1,6 +1,7 @@
 """Every key is declared once, completely, and those of the trainer are Lightning's."""
 
 import inspect
+import pickle
 import re
 from typing import Any
 
@@ -9,10 +10,13 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import declared, validate_group
+from imagenet_ddp.config.keys import declared, of_class, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.losses import LossConfig
+from imagenet_ddp.config.schema.optimizers import OptimConfig
+from imagenet_ddp.config.schema.schedules import ScheduleConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, TrainerConfig
-from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.section import OneOf, to_config, to_plain
 from imagenet_ddp.config.validators import shown
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
@@ -68,6 +72,20 @@ def test_what_lightning_takes_is_accepted(key: str, accepted: list[Any], refused
         (text,) = map(str, validate_group("trainer", {key: value}))
         assert text.startswith(f"trainer.{key} must be ")
         assert f", got {shown(value)}. Hint: set trainer.{key}=" in text or key == "benchmark"
+
+
+@pytest.mark.parametrize("group", [OptimConfig, ScheduleConfig, LossConfig])
+def test_a_choice_keeps_its_own_keys(group: type[OneOf]):
+    everything = to_plain(group.any_of())
+    for name, cls in group.by_name.items():
+        chosen = to_config({**everything, "name": name}, group)
+        assert type(chosen) is cls and chosen == cls() and type(pickle.loads(pickle.dumps(chosen))) is cls
+        # what several choices have is of one kind in all, as the layers of a config are laid over each other
+        for key, value in chosen.items():
+            kinds = [of_class(each, "")[key] for each in (cls, group)]
+            assert key == "name" or (kinds[0].words == kinds[1].words and value == everything[key]), (name, key)
+    assert type(to_config({**everything, "_target_": "mine.Own"}, group)) is group.own
+    assert type(to_config({"name": "gone"}, group)) is group.any_of
 
 
 def test_values_are_shown_as_they_are_typed():

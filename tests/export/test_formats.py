@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.export.formats import export_path, validate
+from imagenet_ddp.config.keys import declared
+from imagenet_ddp.export.formats import FORMATS, export_path, validate
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
     "card": True, "overwrite": False,
 }  # fmt: skip
+
+
+def test_the_description_of_the_key_names_each_format():
+    assert set(FORMATS) <= set(re.findall(r"\w+", declared("export")["format"].meaning))
 
 
 def test_the_file_is_in_the_run_folder():

@@ -121,7 +121,10 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
     [
         (["loss._target_=torch.nn.CrossEntropyLoss"], "must return the loss of each image, float (B,), for logits"),
         (["schedule._target_=builtins.dict"], "must return a function from the epochs since the warm-up to a factor"),
-        (["loss._target_=mine.Hinge", "loss.label_smoothing=0.1"], "read only if loss._target_ is null"),
+        (
+            ["loss._target_=mine.Hinge", "loss.label_smoothing=0.1"],
+            "gets its arguments from loss.args",
+        ),
         (["schedule._target_=mine.steep", "schedule.gamma=0.1"], "has no effect"),
     ],
 )

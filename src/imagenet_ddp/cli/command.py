@@ -23,6 +23,8 @@ from imagenet_ddp.cli.parse import RefusedError, command_line
 from imagenet_ddp.cli.request import Request
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.section import without_other_choices
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -89,8 +91,11 @@ def _print_only(request: Request) -> None:
 
 def _yaml(request: Request) -> str:
     """Return the YAML of --cfg: job, hydra, or all of both. Raises ConfigError."""
-    config = request.configs[0] if request.shown == "job" else _whole(request)
-    if request.shown == "hydra":
+    config = _whole(request)
+    if request.shown == "job":
+        plain: Any = OmegaConf.to_container(request.configs[0])
+        config = OmegaConf.create(without_other_choices(plain, COMMANDS[request.verb]))
+    elif request.shown == "hydra":
         config = OmegaConf.masked_copy(config, ["hydra"])
     try:
         return OmegaConf.to_yaml(config, resolve=request.is_resolved)

@@ -106,8 +106,7 @@ def _meaning(group: type[OneOf], key: str, words: str) -> str:
 def of_class(config: type, prefix: str) -> dict[str, Key]:
     """Return the key paths that a dataclass declares, groups included."""
     found: dict[str, Key] = {}
-    if issubclass(config, OneOf):
-        config = config.any_of
+    config = vars(config).get("any_of", config)  # of a OneOf, the keys of all choices
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
         path, hint = prefix + field.name, hints[field.name]

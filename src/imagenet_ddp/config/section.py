@@ -97,6 +97,16 @@ def with_all_keys(cls: type[T]) -> T:
     return cls(**{name: group.any_of() for name, group in _groups(cls).items() if group and issubclass(group, OneOf)})
 
 
+def without_other_choices(values: Mapping[str, Any], cls: type[Section]) -> dict[str, Any]:
+    """Return the values without the keys of the optimizers, schedules and losses that are not chosen."""
+    kept = dict(values)
+    for name, group in _groups(cls).items():
+        if group and issubclass(group, OneOf) and is_mapping(values.get(name)):
+            keys = _groups(group.chosen(values[name]))
+            kept[name] = {key: value for key, value in values[name].items() if key in keys}
+    return kept
+
+
 @functools.cache
 def _groups(cls: type[Section]) -> dict[str, type[Section] | None]:
     """Return field -> its class if it is a group, else None."""
