@@ -25,7 +25,7 @@ def validate(config: CommonConfig, verb: str) -> list[Mistake]:
         ("data.sampling", data.sampling, "shuffled"), ("model.head", config.model.head, "new"),
         ("teacher.weights", config.teacher.weights, None),
     ]  # fmt: skip
-    balanced = loss.class_weights if loss.class_weights == "balanced" else None
+    balanced = weights if (weights := loss.get("class_weights")) == "balanced" else None
     rows += [
         ("loss._target_", loss.target, None), ("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None),
     ]  # fmt: skip
