@@ -1,7 +1,8 @@
 """Declare which keys are read only while other keys have certain values, and report a typed key that nothing reads.
 
-Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command line replaces. null
-and none mean that the key is not set.
+Keys of an optimizer, schedule or loss that is not chosen need no condition here: the class of the chosen one does not
+have them. Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command line
+replaces. null and none mean that the key is not set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,7 @@ OF_TRAINING = (
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
     """Return a mistake for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values = leaves(config)
-    found = _of_other_choices(typed, config, declared)
+    found = [] if "checkpoint" in declared else _of_other_choices(typed, config, declared)
     if "checkpoint" in declared:
         found += [
             Mistake(
@@ -185,21 +186,24 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
         words = [each for each in words if each not in (f"{path}=null", f"{path}=none")]
         if not words:
             continue
-        option, value = words[-1].lstrip("+"), words[-1].partition("=")[2]
+        option, _, value = words[-1].lstrip("+").partition("=")
+        if option == group:  # optim={momentum:0.5}
+            option, value = path, "VALUE"
         own = f"{group}._target_"
         if chosen.target:
-            fixes = (Fix((f"+{group}.args.{name}={'VALUE' if value.startswith('{') else value}",), (path,)),)
+            fixes = (Fix((f"+{group}.args.{name}={value}",), (path,)),)
             why = f"{own}={chosen.target} gets its arguments from {group}.args"
         else:
             needed = _set(own, declared[own].example)
             if key.readers:
                 needed = Condition((f"{group}.name",), kind(key.reader_words, key.readers.__contains__), key.readers[0])
             why = f"it is read only if {needed.words}, and {group}.name is {chosen.name}"
-            fixes = (setting(*needed.options), without(key_of(option)))
-            if any(_sets(each, f"{group}.name") or key_of(each) == group for each in typed):
+            fixes = (setting(*needed.options), without(option))
+            if value != "VALUE" and any(_sets(each, f"{group}.name") or key_of(each) == group for each in typed):
                 fixes = fixes[::-1]  # the choice was meant
         keys = (path, own if chosen.target else f"{group}.name")
-        found.append(Mistake(f"{option} has no effect, because {why}", keys, fixes))
+        said = option if value == "VALUE" else f"{option}={value}"
+        found.append(Mistake(f"{said} has no effect, because {why}", keys, fixes))
     return found
 
 
