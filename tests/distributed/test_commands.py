@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import SMALL, clean_environ
 from helpers import forked_commands
-from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, join_bounded, meet_as, mistakes
 from helpers.ports import free_port, program
 
 from imagenet_ddp.cli.check_launch import find_place
@@ -43,6 +43,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(each, "this_process", this_process)
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # which report_refusal sets
     for name, value in (("WAIT_S", 0.5), ("SEND_S", 8.0)):
         monkeypatch.setattr(module, name, value)
     yield
@@ -235,9 +236,7 @@ def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, number: int) 
     monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within SEND_S
     with program(None) as port:
         report_refusal(as_rank(Address("127.0.0.1", port), number, 2), [MISTAKE])
-    for thread in threading.enumerate():
-        if thread.name == "bounded":  # Python's exit would abort while it is in C++ code
-            thread.join(60)
+    join_bounded()
 
 
 TCP = "tcp://10.0.0.1:29500"

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, join_bounded, meet_as, mistakes
 from helpers.forked_commands import start_code
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
@@ -212,3 +212,4 @@ def test_a_chief_that_no_longer_answers_is_said(monkeypatch: pytest.MonkeyPatch,
     assert "Hint: read the message of that process." in text
     assert number == signal.SIGKILL or "Waiting: the rendezvous store does not answer, " in capfd.readouterr().err
     chief.kill()
+    join_bounded()

@@ -1,6 +1,7 @@
 """Run ranks as threads, each with its own connection to one real store."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -57,3 +58,10 @@ def join_all(fake_ranks: FakeRanks, size: int) -> list[Meeting]:
 
 def call_all(fake_ranks: FakeRanks, members: list[Meeting], act: Callable[[Meeting], Any]) -> list[Future[Any]]:
     return [fake_ranks.pool.submit(act, member) for member in members]
+
+
+def join_bounded() -> None:
+    """Wait for the calls that a time limit has left behind: Python's exit would abort while they are in C++ code."""
+    for thread in threading.enumerate():
+        if thread.name == "bounded":
+            thread.join(60)
