@@ -80,8 +80,3 @@ def test_hydras_own_options_are_known():
     unsupported = {"--config-path", "-cp", "--experimental-rerun", "--package", "-p"}
     assert options.keys() - unsupported == words.NAMES
     assert not words.NAMES & BY_NAME.keys()
-
-
-def test_an_own_module_is_told_where_it_can_train():
-    (said,) = mistakes("module._target_=my.Module")
-    assert "set model._target_=CLASS" in said and "docs/library.md" in said

@@ -20,6 +20,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from pathlib import Path
 from imagenet_ddp.data import Images, Source
+from imagenet_ddp.models import ImageClassifier
 
 class Shades(Images):
     def __init__(self, length):
@@ -58,6 +59,16 @@ class Signs(torch.optim.Optimizer):
 def steep(epochs, power):
     return lambda elapsed: (1 - elapsed / epochs) ** power
 
+class Decayed(ImageClassifier):
+    def __init__(self, *args, weight, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.weight = weight
+
+    def training_step(self, batch, batch_idx):
+        outputs = super().training_step(batch, batch_idx)
+        squares = sum(parameter.square().sum() for parameter in self.net.parameters())
+        return {**outputs, "loss": outputs["loss"] + self.weight * squares}
+
 class Hinge(torch.nn.Module):
     def __init__(self, margin):
         super().__init__()
@@ -70,6 +81,7 @@ class Hinge(torch.nn.Module):
 OWN = [
     "optim._target_=mine.Signs", "optim.lr=0.01", "optim.reference_batch=null", "+optim.args.scale=0.1",
     "schedule._target_=mine.steep", "+schedule.args.power=2", "loss._target_=mine.Hinge", "+loss.args.margin=0.5",
+    "module._target_=mine.Decayed", "+module.args.weight=0.01",
     "data._target_=mine.shades", "+callbacks.brier._target_=mine.Brier", "callbacks.checkpoint.monitor=val/brier",
     "callbacks.checkpoint.mode=min", "+logger.mine._target_=mine.Lines",
 ]  # fmt: skip
@@ -87,14 +99,19 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, st
     assert "Data: mine.shades, 24 training and 6 validation images of 3 classes" in done.stdout
     stored = torch.load(tmp_path / "r/checkpoints/best.ckpt", weights_only=True)["imagenet_ddp"]
     assert stored["monitor"] == "val/brier" and stored["best_top1"] > 0 and list((tmp_path / "r").rglob("hparams.yaml"))
-    assert "optimizer mine.Signs," in done.stdout and "schedule mine.steep, loss mine.Hinge." in done.stdout
+    assert (
+        "optimizer mine.Signs," in done.stdout
+        and "schedule mine.steep, loss mine.Hinge, steps of mine.Decayed." in done.stdout
+    )
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     # a checkpoint names no code that an evaluation runs
     (tmp_path / "loss_was_made").unlink()
     done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", **package, code=0)
     assert "top-1" in done.stdout and not (tmp_path / "loss_was_made").exists()
     again = run("train", "resume=r", "trainer.max_epochs=3", **package, code=2)
-    assert "allow_targets=[mine." in again.stderr and all(name in again.stderr for name in ("Signs", "steep", "Hinge"))
+    assert "allow_targets=[mine." in again.stderr and all(
+        name in again.stderr for name in ("Signs", "steep", "Hinge", "Decayed")
+    )
 
 
 def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,6 +137,8 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("typed", "said"),
     [
         (["loss._target_=torch.nn.CrossEntropyLoss"], "must return the loss of each image, float (B,), for logits"),
+        (["module._target_=lightning.pytorch.LightningModule"], "got an unexpected keyword"),
+        (["module._target_=builtins.dict"], "must be a class derived from imagenet_ddp.models.ImageClassifier"),
         (["schedule._target_=builtins.dict"], "must return a function from the epochs since the warm-up to a factor"),
         (
             ["loss._target_=mine.Hinge", "loss.label_smoothing=0.1"],

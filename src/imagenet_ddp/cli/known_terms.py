@@ -48,11 +48,6 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
-# Groups that programs of this kind often have -> what to do here.
-INSTEAD = {
-    "module": "set model._target_=CLASS for your own net; a LightningModule with its own steps is trained by a script "
-    "of your own, with the data and callbacks of this package (docs/library.md)",
-}
 # Groups, keys and choices of earlier versions, or of Lightning -> what to do instead.
 REMOVED = {
     "against": "leave it out; scripts/ablation.py of the repository compares with its first recipe",
@@ -124,8 +119,6 @@ def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
     """Return the mistake of typing a key that is not declared. value: as typed."""
     if instead := removed(key):
         return Mistake(f"{key} was removed", (key,), hint=instead)
-    if instead := INSTEAD.get(key.partition(".")[0]):
-        return Mistake(f"{key} is not a known key", (key,), hint=instead)
     close = [known for known in closest(key, keys) if known != key]
     more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
     said = f"did you mean {' or '.join(close)}?{more}"

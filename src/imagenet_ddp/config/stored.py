@@ -21,7 +21,7 @@ from imagenet_ddp.mistakes import Fix, Mistake
 # Groups of which a command makes objects, or which it reads from an address; the other commands use all groups.
 _USED = {"predict": ("model",), "demo": ("model",), "export": ("model", "data"), "evaluate": ("model", "data")}
 _OF_ENTRIES = ("callbacks", "logger")  # groups of NAME: {_target_: CLASS, further arguments}
-_ARGS = tuple(f"{group}.args." for group in ("data", "model", "optim", "schedule", "loss"))
+_ARGS = tuple(f"{group}.args." for group in ("data", "model", "optim", "schedule", "loss", "module"))
 _FREE = ("callbacks.", "logger.", "nccl.env.", *_ARGS)  # ++ adds keys below these
 _NOT_USED = ("model.weights",)  # those of the checkpoint are used instead
 _SERVICES = "imagenet_ddp.callbacks.loggers."  # begins the classes of conf/logger that send to a server

@@ -31,7 +31,7 @@ CLASSIFIERS: tuple[str, ...] = (
 def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool = False) -> list[Mistake]:
     """Return every mistake. partial: a checkpoint sets the other keys, so check each key on its own."""
     found = _names(config)
-    for group in ("model", "optim", "schedule", "loss", "teacher", "averaging", "compile"):
+    for group in ("model", "optim", "schedule", "loss", "module", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
     return found if partial else found + _combinations(config)
 

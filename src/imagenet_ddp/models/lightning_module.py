@@ -10,7 +10,8 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor, nn
 
-from imagenet_ddp.errors import RunError, reports_silent_ends
+from imagenet_ddp.config.section import make
+from imagenet_ddp.errors import ConfigError, RunError, reports_silent_ends
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.models.load_checkpoint import no_optimizer, read_module
 from imagenet_ddp.models.metrics import ImageMean, ImagesCounted
@@ -233,6 +234,21 @@ class ImageClassifier(L.LightningModule):
                 )
         metrics = {**self.val_means, **self.val_measures}
         self.log_dict({f"val/{name}": metric.compute() for name, metric in metrics.items()})
+
+
+def make_classifier(target: str | None, arguments: dict[str, Any], **more: Any) -> ImageClassifier:
+    """Return an ImageClassifier. target: name of a class of the user's own that is derived from it, or None. arguments:
+    of that class. more: those of ImageClassifier. Raises ConfigError if the class is not derived from it."""
+    if target is None:
+        return ImageClassifier(**more)
+    module = make("module._target_", target, arguments, **more)
+    if not isinstance(module, ImageClassifier):
+        raise ConfigError(
+            f"module._target_={target} must be a class derived from imagenet_ddp.models.ImageClassifier, whose net, "
+            f"data and checkpoints the commands know, got {type(module).__name__}. Hint: derive it from "
+            "ImageClassifier, or train any other LightningModule by a script of your own (docs/library.md)."
+        )
+    return module
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size, require_logits
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.models.lightning_module import ImageClassifier, make_classifier
 from imagenet_ddp.models.losses import make_loss
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
@@ -114,10 +114,14 @@ def make_module(
     # an evaluation runs no loss of a checkpoint
     loss = None if num_train_images is None else make_loss(config.loss, classes, num_train_images)
     rate, fused, heads = plan.learning_rate.value, plan.fused.value, head_names(net, num_classes)
-    module = ImageClassifier(
-        net,
-        num_classes,
-        num_val_images,
+    # of the user's own only in a training: an evaluation runs no code of a checkpoint but its net
+    own = config.module.target if num_train_images is not None else None
+    module = make_classifier(
+        own,
+        config.module.args,
+        net=net,
+        num_classes=num_classes,
+        num_val_images=num_val_images,
         make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
         task=TASKS[data.labels](num_classes, loss),
         seed=config.seed,

@@ -40,7 +40,8 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Modul
         *data.source.notes,
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
         f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
-        f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}.",
+        f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}"
+        + (f", steps of {config.module.target}." if config.module.target else "."),
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
         *_averaging_lines(plan),
         *_batch_lines(plan),
@@ -153,7 +154,7 @@ def own_module_lines(target: str | None, net: nn.Module) -> list[str]:
         return []
     return [
         f"Of {target}, only forward is used: loss, optimizer and schedule are those of the options. "
-        "Hint: to train by its own steps, see docs/library.md."
+        "Hint: to train by your own steps, set module._target_ to a class derived from ImageClassifier."
     ]
 
 

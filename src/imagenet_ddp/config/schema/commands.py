@@ -13,6 +13,7 @@ from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
     CompileConfig,
     ModelConfig,
+    ModuleConfig,
     TeacherConfig,
 )
 from imagenet_ddp.config.schema.losses import CrossEntropy, LossConfig
@@ -67,6 +68,7 @@ class CommonConfig(Section):
     optim: OptimConfig = field(default_factory=SGD)
     schedule: ScheduleConfig = field(default_factory=Step)
     loss: LossConfig = field(default_factory=CrossEntropy)
+    module: ModuleConfig = field(default_factory=ModuleConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)

@@ -48,6 +48,18 @@ class ModelConfig(Replaceable):
 
 
 @dataclass
+class ModuleConfig(Replaceable):
+    """Keys of the LightningModule that trains the net."""
+
+    _target_: Annotated[
+        str | None,
+        Example("PACKAGE.CLASS"),
+        "Class of your own training steps, derived from imagenet_ddp.models.ImageClassifier.",
+    ] = None
+    args: Annotated[dict[str, Any], "Further arguments of your own class."] = field(default_factory=dict[str, Any])
+
+
+@dataclass
 class CompileConfig(Section):
     """Keys of torch.compile, which compiles only the net, for full batches. Smaller batches run eagerly."""
 
