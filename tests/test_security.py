@@ -382,7 +382,8 @@ def test_minimum_versions_carry_the_known_advisories():
 def test_a_folder_in_a_shared_tmp_is_this_users_alone(made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and removed again at the end
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     shared = tmp_path / f"imagenet_ddp_compiled_{os.getuid()}"
     (tmp_path / "theirs").mkdir(mode=0o700)
     if made == "a link":

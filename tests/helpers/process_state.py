@@ -31,7 +31,8 @@ def _folder() -> str:
 
 def _environ() -> dict[bytes, bytes]:
     found = dict(os.environ._data)  # type: ignore[attr-defined]  # decoding it would take a hundred times longer
-    return {name: value for name, value in found.items() if name not in OF_THE_TESTS}
+    # mlflow sets a variable of its own when it is imported: _MLFLOW_TELEMETRY_SESSION_ID
+    return {name: value for name, value in found.items() if name not in OF_THE_TESTS and name[:1] != b"_"}
 
 
 def _set_environ(before: dict[bytes, bytes]) -> None:
@@ -65,16 +66,24 @@ def _umask() -> int:
     return mask
 
 
-def _fill(target: list[str]) -> Write:
-    return lambda before: target.__setitem__(slice(None), before)
+def _path() -> list[str]:
+    return [folder for folder in sys.path if "site-packages" not in folder]  # onnxruntime adds folders of its own
+
+
+def _set_path(before: list[str]) -> None:
+    sys.path[:] = [*before, *(folder for folder in sys.path if "site-packages" in folder)]
+
+
+def _set_argv(before: list[str]) -> None:
+    sys.argv[:] = before
 
 
 OF_PYTHON: dict[str, tuple[Read, Write]] = {
     "current folder": (_folder, lambda before: os.chdir(before if Path(before).is_dir() else Path(__file__).parent)),
     "os.environ": (_environ, _set_environ),
     "signal handlers": (lambda: [signal.getsignal(number) for number in SIGNALS], _set_handlers),
-    "sys.path": (sys.path.copy, _fill(sys.path)),
-    "sys.argv": (lambda: sys.argv.copy(), _fill(sys.argv)),
+    "sys.path": (_path, _set_path),
+    "sys.argv": (lambda: sys.argv.copy(), _set_argv),
     "hooks of uncaught errors": (lambda: (sys.excepthook, threading.excepthook), _set_hooks),
     "root logger": (_log, _set_log),
     "timeout of sockets": (socket.getdefaulttimeout, socket.setdefaulttimeout),
