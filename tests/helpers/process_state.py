@@ -17,7 +17,8 @@ from typing import Any
 
 Read = Callable[[], Any]
 Write = Callable[[Any], object]
-OF_THE_TESTS = (b"PYTEST_CURRENT_TEST", b"IMAGENET_DDP_FORK_SERVER")  # set by pytest, and with the first command
+# set by pytest, with the first forked command, and by the first command or rank that meets others in a process
+IGNORED = (b"PYTEST_CURRENT_TEST", b"IMAGENET_DDP_FORK_SERVER", b"TORCH_CPP_LOG_LEVEL")
 # SIGALRM is pytest-timeout's
 SIGNALS = [*map(signal.Signals, (1, 2, 10, 12, 13, 15, 17, 18))] if sys.platform == "linux" else [signal.SIGINT]
 
@@ -32,7 +33,7 @@ def _folder() -> str:
 def _environ() -> dict[bytes, bytes]:
     found = dict(os.environ._data)  # type: ignore[attr-defined]  # decoding it would take a hundred times longer
     # mlflow sets a variable of its own when it is imported: _MLFLOW_TELEMETRY_SESSION_ID
-    return {name: value for name, value in found.items() if name not in OF_THE_TESTS and name[:1] != b"_"}
+    return {name: value for name, value in found.items() if name not in IGNORED and name[:1] != b"_"}
 
 
 def _set_environ(before: dict[bytes, bytes]) -> None:
