@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from imagenet_ddp.mistakes import Mistake, as_mistakes
+from imagenet_ddp.mistakes import Mistake
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,8 +17,10 @@ R = TypeVar("R")
 class ConfigError(Exception):
     """One or more mistakes in the command or its input. They are shown without a traceback; the exit code is 2."""
 
-    def __init__(self, mistakes: str | Mistake | Iterable[str | Mistake]):
-        self.mistakes = as_mistakes([mistakes] if isinstance(mistakes, str | Mistake) else mistakes)
+    def __init__(self, mistakes: str | Mistake | Iterable[str | Mistake], hint: str = ""):
+        """mistakes: a sentence is what was expected and what was found. hint: advice that follows it."""
+        found = [mistakes] if isinstance(mistakes, str | Mistake) else mistakes
+        self.mistakes = [each if isinstance(each, Mistake) else Mistake(each, hint=hint) for each in found]
         super().__init__("\n".join(map(str, self.mistakes)))
 
 

@@ -2,8 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # Words in the option of a fix that stand for something of the user's.
 PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PASSWORD", "PATH", "TIME", "USER", "VALUE"}
@@ -15,24 +14,25 @@ class Fix:
 
     options: to type; each replaces the typed option of its key. without: typed options, or their keys, to leave out.
     aim: what this achieves, such as "to use 2 CPU processes". said: words for the whole, in place of "set ... and leave
-    ... out".
+    ... out". run: a command for the shell after which the same line is right, in place of options.
     """
 
     options: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     aim: str = ""
     said: str = ""
+    run: str = ""
 
     @property
     def is_complete(self) -> bool:
-        """Whether it can be typed as it stands."""
-        return not any({*re.findall(r"[A-Z]+", option)} & PLACEHOLDERS for option in self.options)
+        """Whether it corrects the command line as it stands."""
+        return not self.run and not any({*re.findall(r"[A-Z]+", option)} & PLACEHOLDERS for option in self.options)
 
     @property
     def words(self) -> str:
         """Return the fix as part of a sentence: "set optim.lr=0.1", "leave optim.momentum out"."""
-        if self.said:
-            return self.said
+        if self.said or self.run:
+            return self.said or f"run `{self.run}`"
         typed = shlex.join(self.options)
         # in backticks, a command is never wrapped
         parts = [f"set {typed if typed == ' '.join(self.options) else f'`{typed}`'}"] if self.options else []
@@ -80,16 +80,3 @@ class Mistake:
 def must_be(key: str, allowed: str, got: str, *fixes: Fix, hint: str = "") -> Mistake:
     """Return the mistake of a value of one key: "KEY must be ALLOWED, got GOT"."""
     return Mistake(f"{key} must be {allowed}, got {got}", (key,), fixes, hint)
-
-
-def as_mistake(found: "Mistake | str") -> Mistake:
-    """Return a mistake that is given as a sentence: "X must be A, got B. Hint: set X=C."."""
-    if isinstance(found, Mistake):
-        return found
-    what, _, hint = found.partition(" Hint: ")
-    return Mistake(what.removesuffix("."), hint=hint.removesuffix("."))
-
-
-def as_mistakes(found: Iterable[Mistake | str], *keys: str) -> list[Mistake]:
-    """Return mistakes that may be given as sentences. keys: those of a mistake that names none."""
-    return [replace(each, keys=each.keys or keys) for each in map(as_mistake, found)]

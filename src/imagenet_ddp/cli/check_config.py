@@ -33,7 +33,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
-from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 from imagenet_ddp.models import check_labels, check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
@@ -100,7 +100,7 @@ def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[st
         found += _of_keys(values, environ, "train", typed, is_whole)
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and (scan := check_data.look(values.data, values.seed, elsewhere=True)):
-            found += as_mistakes(scan.mistakes)
+            found += ConfigError(scan.mistakes).mistakes
         found += check_launch.validate_elsewhere(values, environ)
         found += check_run.validate(values, environ, partial=not is_whole, elsewhere=True)
     job.mistakes += independent(found, job.wrong, config, "train", typed) + of_sweep
@@ -148,13 +148,13 @@ def check_values(
         if is_whole and verb != "doctor":  # whose checks look at the images
             opens = opens and not found  # else one image of each class is enough
             scan = check_data.look(values.data, values.seed, verb=verb, whole=opens)
-            found += as_mistakes(scan.mistakes if scan else ())
+            found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += formats.validate(values, verb)
         if isinstance(values, PredictConfig):
-            found += as_mistakes(table_files.validate(values.format, values.out), "out")
+            found += table_files.validate(values.format, values.out)
         place, more = check_launch.check(values, environ, place, verb=verb, typed=typed, multirun=multirun)
         elsewhere = place is not None and check_launch.is_elsewhere(place)
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
@@ -240,7 +240,7 @@ def _of_files(config: CommonConfig) -> list[Mistake]:
     if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
         from imagenet_ddp.data.sources.walk import validate_images
 
-        return as_mistakes(validate_images(config.images))
+        return validate_images(config.images)
     if isinstance(config, EvaluateConfig) and config.real_labels:
         from imagenet_ddp.data.sources.imagenet import read_reassessed
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from imagenet_ddp.config.keys import key_of, validate_group
@@ -15,7 +16,7 @@ from imagenet_ddp.distributed import nccl
 from imagenet_ddp.distributed.launchers.detect import LaunchRequest, detect
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.system import interfaces
@@ -69,7 +70,7 @@ def validate(
         found += validate_multi_process(trainer)
     host = place.host if place.num_nodes > 1 else None
     if not place.is_alone or devices != 1:
-        found += as_mistakes(nccl.validate(config.nccl.env, environ, host))
+        found += nccl.validate(config.nccl.env, environ, host)
     if place.is_node:
         found += _too_many_processes(trainer, devices)
     if place.address and place.address.file:
@@ -85,7 +86,7 @@ def validate_elsewhere(config: CommonConfig, environ: Mapping[str, str]) -> list
     local = batch_split.num_processes(config.strategy, num_devices(trainer.devices) or 1)
     if local > 1 or integer(2).accepts(trainer.num_nodes):
         found += validate_multi_process(trainer)
-    return found + as_mistakes(nccl.validate_names(config.nccl.env, environ))
+    return found + nccl.validate_names(config.nccl.env, environ)
 
 
 def _of_options(config: CommonConfig, verb: str) -> list[Mistake]:
@@ -105,7 +106,8 @@ def find(
     try:
         return find_place(config, environ, verb=verb, typed=typed), []
     except ConfigError as error:
-        return None, as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes")
+        keys = "cluster.name", "trainer.num_nodes"
+        return None, [replace(each, keys=each.keys or keys) for each in error.mistakes]
 
 
 def find_place(

@@ -10,7 +10,8 @@ from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataCon
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, scan, source_type
-from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
 _THREE = list_of(number(), "", 3)
@@ -20,7 +21,7 @@ def inspect(data: DataConfig, seed: int, *, verb: str = "train") -> tuple[list[M
     """Return (every mistake in the options and in the images, what `look` has found)."""
     mistakes = validate(data)
     found = look(data, seed, verb=verb, whole=not mistakes)
-    return mistakes + as_mistakes(found.mistakes if found else ()), found
+    return mistakes + ConfigError(found.mistakes if found else ()).mistakes, found
 
 
 def look(
@@ -36,7 +37,8 @@ def look(
     if elsewhere and (source_type(data.name).default_root or data.root) and not str(data.root).startswith("~"):
         return None  # the job on the other machine looks
     found = scan(data, seed, verb, whole=whole)
-    return replace(found, mistakes=as_mistakes(found.mistakes, "data.name", "data.root"))
+    keys, mistakes = ("data.name", "data.root"), ConfigError(found.mistakes).mistakes
+    return replace(found, mistakes=[replace(each, keys=each.keys or keys) for each in mistakes])
 
 
 def validate(data: DataConfig, *, partial: bool = False) -> list[Mistake]:
@@ -53,8 +55,8 @@ def validate(data: DataConfig, *, partial: bool = False) -> list[Mistake]:
         return found
     found += _sizes(data) + _order(data)
     if str(data.policy).startswith("rand-"):
-        missing = missing_package(f"data.policy={data.policy}", "timm", instead="set data.policy=randaugment")
-        found += as_mistakes(missing)
+        instead = setting("data.policy=randaugment")
+        found += missing_package(f"data.policy={data.policy}", "timm", instead=instead)
     return found
 
 

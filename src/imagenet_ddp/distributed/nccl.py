@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.mistakes import must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.system.interfaces import Interface, interfaces, names_loopback, resolve, route_to
 from imagenet_ddp.system.text import shorten_list, shown
 
@@ -91,8 +91,8 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
     return outward, f"used to reach other machines{why}"
 
 
-def validate(env: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:
-    """List the errors in nccl.env, and in the interfaces named by nccl.env or the environment.
+def validate(env: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[Mistake]:
+    """Return the mistakes in nccl.env, and in the interfaces named by nccl.env or the environment.
 
     address: the rendezvous address of several machines, without a port; None on one machine.
     """
@@ -103,41 +103,41 @@ def validate(env: Mapping[str, Any], environ: Mapping[str, str], address: str | 
     return errors
 
 
-def validate_names(env: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """List the errors in nccl.env that do not depend on this machine's interfaces."""
-    errors: list[str] = []
+def validate_names(env: Mapping[str, Any], environ: Mapping[str, str]) -> list[Mistake]:
+    """Return the mistakes in nccl.env that do not depend on this machine's interfaces."""
+    errors: list[Mistake] = []
     for name, value in env.items():
-        found = _validate_name(name)
+        key, found = f"nccl.env.{name}", _validate_name(name)
         if not found and not isinstance(value, str | int | float | None):
             kinds = "null or text, a number, true or false"
-            found = [str(must_be(f"nccl.env.{name}", kinds, shown(value), setting(f"nccl.env.{name}=null")))]
+            found = [must_be(key, kinds, shown(value), setting(f"{key}=null"))]
         if not found and value is not None and _conflicts(name, value, environ):
-            found = [
-                f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
-                f"Hint: run `unset {name}`, or set nccl.env.{name}=null to use the value in the environment."
-            ]
+            ways = Fix(run=f"unset {name}"), setting(f"{key}=null", aim="to use the value in the environment")
+            found = [must_be(key, f"equal to {name} in the environment ({environ[name]})", shown(value), *ways)]
         errors += found
     return errors
 
 
-def _validate_name(name: str) -> list[str]:
-    """Return the errors if the name belongs to another library or looks like a misspelling of a known name."""
+def _validate_name(name: str) -> list[Mistake]:
+    """Return the mistake if the name belongs to another library or looks like a misspelling of a known name."""
+    key = f"nccl.env.{name}"
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
         known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
-        return [
-            f"nccl.env.{name} must be a variable of NCCL, Gloo or libfabric ({known}). "
-            "Hint: leave this key out, and export the variable instead."
-        ]
+        what = f"{key} must be a variable of NCCL, Gloo or libfabric ({known})"
+        return [Mistake(what, (key,), (without(key),), "export the variable before the command")]
     near = [] if name in KNOWN_NAMES else get_close_matches(name, KNOWN_NAMES, 1, _NEAR)
     return [
-        f"nccl.env.{name} is not a known variable. Hint: did you mean nccl.env.{known}? "
-        f"If {name} is correct, export this variable before the command."
+        Mistake(
+            f"{key} is not a known variable",
+            (key,),
+            hint=f"did you mean nccl.env.{known}? If {name} is correct, export this variable before the command",
+        )
         for known in near
     ]
 
 
-def _interface_mistake(key: str, name: str, value: str, address: str | None) -> list[str]:
-    """Return an error message if the interfaces in this value cannot work on this machine, otherwise [].
+def _interface_mistake(key: str, name: str, value: str, address: str | None) -> list[Mistake]:
+    """Return the mistake if the interfaces in this value cannot work on this machine, otherwise [].
 
     key: the option or variable to name in the message. name: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME.
     """
@@ -148,14 +148,20 @@ def _interface_mistake(key: str, name: str, value: str, address: str | None) -> 
     if not chosen or re.search(r"\s", value):  # a blank belongs to the name
         listed = shorten_list([f"{one.name} {', '.join(one.addresses)}" for one in known if one.is_up], 8)
         what = "list whole names of interfaces that are up" if is_gloo else "match an interface that is up"
-        text = f"{key} must {what} ({listed}), got {value}."
+        text = f"{key} must {what} ({listed}), got {value}"
     elif any(one.is_loopback for one in chosen) and address and not names_loopback(address):
-        text = f"{key} must name an interface that reaches {address}, got {value}, which selects {chosen[0].name}."
+        text = f"{key} must name an interface that reaches {address}, got {value}, which selects {chosen[0].name}"
     else:
         return []
     right, why = toward(address)
-    or_set = f", or set {key}={right.name} ({why})" if right else ""
-    return [f"{text} Hint: {f'run `unset {key}`' if key == name else f'set {key}=null'}{or_set}."]
+    ways = [Fix(run=f"unset {key}") if key == name else setting(f"{key}=null")]
+    if right:  # of an environment variable, too
+        ways.append(
+            setting(f"{key}={right.name}", aim=f"({why})")
+            if key != name
+            else Fix(run=f"export {key}={right.name}", said=f"set {key}={right.name} ({why})")
+        )
+    return [Mistake(text, (key,), tuple(ways))]
 
 
 def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:

@@ -10,7 +10,7 @@ from imagenet_ddp.cli import check_launch
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import nccl
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
-from imagenet_ddp.mistakes import Mistake, as_mistakes
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system import nvidia_gpus
@@ -129,7 +129,7 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[Mistake]:
-    return as_mistakes(nccl.validate(machine.config.nccl.env, machine.environ, machine.rendezvous_host))
+    return nccl.validate(machine.config.nccl.env, machine.environ, machine.rendezvous_host)
 
 
 def _rendezvous(machine: Machine) -> list[Check]:

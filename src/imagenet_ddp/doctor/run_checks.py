@@ -15,7 +15,7 @@ from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, as_mistakes
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
 
 def failed(mistakes: Iterable[str | Mistake], name: str = "") -> list[Check]:
     """Make a failed check from each mistake."""
-    return [Check(name, False, each.what, each.advice) for each in as_mistakes(mistakes)]
+    return [Check(name, False, each.what, each.advice) for each in ConfigError(mistakes).mistakes]
 
 
 def passed(what: str) -> list[Check]:

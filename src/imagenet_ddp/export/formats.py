@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting, without
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.packages import missing_package
@@ -250,14 +250,13 @@ def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
         )
         found.append(Mistake(what, ("checkpoint",), hint=hint))
     elif kind is not None:
-        missing = missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
-        found += as_mistakes(missing)
+        found += missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
     return found + (_check_predictions(config) if config.get("out") is not None else [])
 
 
 def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
     kind, path = FORMATS[config["format"]], export_path(config)
-    found = as_mistakes(missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement))
+    found = missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement)
     found += [
         Mistake(
             f"{key} needs a format with a graph, but format={kind.name} stores weights only",

@@ -8,7 +8,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.system.packages import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
@@ -53,8 +53,8 @@ def _names(config: CommonConfig) -> list[Mistake]:
             own = ", unless model._target_ names your own net" if group == "model" else ""
             found.append(must_be(f"{group}.name", f"a classifier of torchvision.models{own}", shown(name), fix))
     if optim.package:
-        found += as_mistakes(missing_package(f"optim.name={optim.name}", optim.package))
-    return found + (as_mistakes(missing_package(needs_timm[0], "timm")) if needs_timm else [])
+        found += missing_package(f"optim.name={optim.name}", optim.package)
+    return found + (missing_package(needs_timm[0], "timm") if needs_timm else [])
 
 
 def _combinations(config: CommonConfig) -> list[Mistake]:

@@ -10,7 +10,7 @@ from imagenet_ddp.config.figures import FIGURES_OF, Figure
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
-from imagenet_ddp.mistakes import Fix, Mistake, as_mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.packages import missing_package
@@ -76,11 +76,11 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[Mistake]:
 def _logger_packages(loggers: Mapping[str, Any]) -> list[Mistake]:
     """Check the packages of the loggers in conf/logger, whose files have the names of their packages."""
     return [
-        as_mistake(message)
+        mistake
         for name, entry in loggers.items()
         if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file()
-        for message in missing_package(
-            f"logger.{name}", name, requirement=f"imagenet_ddp[{name}]", instead=f"set logger.{name}=null"
+        for mistake in missing_package(
+            f"logger.{name}", name, requirement=f"imagenet_ddp[{name}]", instead=setting(f"logger.{name}=null")
         )
     ]
 

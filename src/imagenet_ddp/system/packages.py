@@ -4,8 +4,10 @@ import importlib.util
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.system.text import UV
 
 
@@ -26,13 +28,17 @@ def install(requirement: str) -> str:
     return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"
 
 
-def missing_package(what: str, *packages: str, requirement: str = "", instead: str = "") -> list[str]:
-    """Return the message that a package is not installed; [] if all are.
+def missing_package(
+    what: str, *packages: str, requirement: str = "", instead: Fix | None = None, keys: Sequence[str] = ()
+) -> list[Mistake]:
+    """Return the mistake that a package is not installed; [] if all are.
 
     what: the option that needs them. requirement: what to install, by default the package. instead: another way out.
+    keys: those of the option, by default that of `what`.
     """
     missing = next((package for package in packages if not is_installed(package)), None)
     if missing is None:
         return []
-    hint = f"run `{install(requirement or missing)}`{f', or {instead}' if instead else ''}"
-    return [f"{what} needs the package {missing}, which is not installed. Hint: {hint}."]
+    fixes = Fix(run=install(requirement or missing)), *([instead] if instead else [])
+    sentence = f"{what} needs the package {missing}, which is not installed"
+    return [Mistake(sentence, tuple(keys) or (what.partition("=")[0],), fixes)]

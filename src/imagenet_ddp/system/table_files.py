@@ -4,12 +4,12 @@
 import csv
 import io
 import re
-import shlex
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import printable
 
@@ -55,24 +55,22 @@ def format_of(option: str, out: str | None) -> str:
     return SUFFIXES.get(Path(out or "").suffix.lower(), "csv") if option == "auto" else option
 
 
-def validate(option: str, out: str | None) -> list[str]:
-    """Return a message if the file `out` cannot be written in this format, or would have the suffix of another."""
-    suffix, chosen = Path(out or "").suffix.lower(), format_of(option, out)
+def validate(option: str, out: str | None) -> list[Mistake]:
+    """Return a mistake if the file `out` cannot be written in this format, or would have the suffix of another."""
+    suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
     if suffix in NOT_WRITTEN:
         instead = Path(out or "").with_suffix(".jsonl" if suffix == ".json" and option == "auto" else f".{chosen}")
-        hint = f"set {shlex.quote(f'out={instead}')}"
-        return [f"out must be a file of csv, jsonl or xlsx, got {out}. Hint: {hint}."]
+        return [must_be("out", "a file of csv, jsonl or xlsx", str(out), setting(f"out={instead}"))]
     if chosen == "xlsx" and out is None:
-        return ["out must be a file for format=xlsx, got null. Hint: set out=FILE.xlsx."]
+        return [Mistake("out must be a file for format=xlsx, got null", keys, (setting("out=FILE.xlsx"),))]
     if SUFFIXES.get(suffix, chosen) != chosen:
-        return [f"format must be that of out={out}, got {option}. Hint: set format=auto."]
+        return [Mistake(f"format must be that of out={out}, got {option}", keys, (setting("format=auto"),))]
     if chosen == "xlsx" and suffix != ".xlsx":
-        instead = shlex.quote(f"out={Path(out or '').with_suffix('.xlsx')}")
-        return [f"out must end in .xlsx for format=xlsx, got {out}. Hint: set {instead}."]
+        fix = setting(f"out={Path(out or '').with_suffix('.xlsx')}")
+        return [Mistake(f"out must end in .xlsx for format=xlsx, got {out}", keys, (fix,))]
     if chosen == "xlsx":
-        return missing_package(
-            "format=xlsx", "xlsxwriter", requirement="imagenet_ddp[excel]", instead="set out=FILE.csv format=csv"
-        )
+        instead = setting("out=FILE.csv", "format=csv")
+        return missing_package("format=xlsx", "xlsxwriter", requirement="imagenet_ddp[excel]", instead=instead)
     return []
 
 

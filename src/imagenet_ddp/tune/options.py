@@ -15,7 +15,7 @@ from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, as_mistakes, without
+from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.runs.folder import make_given, make_new, refuse_links
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.packages import missing_package
@@ -66,7 +66,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         found.append(Mistake(what, ("resume",), (without("resume"),), hint))
     parameters: list[Parameter] = []
     if missing := missing_package("tune", "optuna", requirement="imagenet_ddp[tune]"):
-        found += as_mistakes(missing)
+        found += missing
     else:
         parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes

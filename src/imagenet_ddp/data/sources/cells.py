@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line
 
@@ -67,7 +68,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
 
 def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
     if missing := missing_package(
-        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead="save the table as CSV"
+        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead=Fix(said="save the table as CSV")
     ):
         raise ConfigError(missing)
     import pyarrow.parquet as parquet

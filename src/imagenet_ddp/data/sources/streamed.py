@@ -38,6 +38,7 @@ from imagenet_ddp.data.sources.pack_format import (
 )
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256
 from imagenet_ddp.system.packages import missing_package
@@ -225,8 +226,8 @@ def _wrong_address(data: DataConfig) -> list[str]:
 
     library = known_implementations.get(scheme, {"class": "fsspec."})["class"].partition(".")[0]
     extra = "imagenet_ddp[s3]" if library == "s3fs" else ""
-    if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=example):
-        return missing
+    if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=Fix(said=example)):
+        return list(map(str, missing))
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:  # a missing library, an unknown protocol

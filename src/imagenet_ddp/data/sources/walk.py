@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun
 
@@ -161,16 +162,17 @@ def find_images(pattern: str) -> list[str]:
     return found
 
 
-def validate_images(pattern: str) -> list[str]:
+def validate_images(pattern: str) -> list[Mistake]:
     """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
     if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
         return []
     return [_no_images(pattern, Heic("", ""))]
 
 
-def _no_images(pattern: str, heic: Heic) -> str:
+def _no_images(pattern: str, heic: Heic) -> Mistake:
     what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
-    return f"{what}. Hint: {heic.hint}set 'images=FOLDER/*.jpg'."
+    fix = Fix(("images=FOLDER/*.jpg",), said=f"{heic.hint}set 'images=FOLDER/*.jpg'")
+    return Mistake(what, ("images",), (fix,))
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
