@@ -194,5 +194,5 @@ def test_an_excel_file(run: Run, tree: Path, trained: Path, tmp_path: Path) -> N
     ],
 )
 def test_formats_and_suffixes(option: str, out: str | None, said: str) -> None:
-    assert said in "".join(table_files.validate(option, out))
+    assert said in "".join(map(str, table_files.validate(option, out)))
     assert bool(said) == bool(table_files.validate(option, out))

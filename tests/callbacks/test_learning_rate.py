@@ -54,8 +54,8 @@ def test_the_announced_rates_are_those_of_the_run(keys: dict[str, Any], batches:
     trainer, said = a_trainer(batches, accumulate, max_steps=max_steps), list[str]()
     num_steps = 3 * math.ceil(batches / accumulate) if max_steps < 0 else max_steps
     real = rates_of(started(trainer, said, **keys), trainer, num_steps)
-    expected = f"step 1: {real[0]:.3g}; of the last, step {num_steps}: {real[-1]:.3g}."
-    assert said == [f"Learning rate of the first step, {expected}"]
+    expected = f"{real[0]:.3g} in step 1, {real[-1]:.3g} in step {num_steps}, the last."
+    assert said == [f"Learning rate: {expected}"]
 
 
 @pytest.mark.parametrize(("batches", "accumulate"), [(7, 1), (33, 4)])

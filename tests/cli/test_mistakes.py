@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,15 +228,38 @@ def test_a_wrong_value_is_answered_with_the_nearest(here: Path):
         assert mistake.fixes[0].options == (fix,) and mistakes([*argv, fix]) == []
 
 
+# The line in the README of pytorch/examples, and in that for several nodes.
+OF_EXAMPLES = "-a resnet50 --dist-url 'tcp://127.0.0.1:FREEPORT' --dist-backend nccl --multiprocessing-distributed"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=-5 seed=4",
+            "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.lr=0.2 data.batch_size=8",
+        ),
+        (
+            f"{OF_EXAMPLES} --world-size 2 --rank 0 data",  # a folder of that name
+            "model.name=resnet50 cluster.address=tcp://127.0.0.1:29500 trainer.num_nodes=2 cluster.node_rank=0 "
+            "data=imagefolder data.root=data",
+        ),
+        (
+            f"{OF_EXAMPLES} --world-size 1 --rank 0 pets",  # on one node, there is no address
+            "model.name=resnet50 trainer.num_nodes=1 cluster.node_rank=0 data=imagefolder data.root=pets",
+        ),
+    ],
+)
 def test_the_list_ends_with_the_whole_corrected_line(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str, expected: str, here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    line = "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=-5 seed=4"
+    shutil.copytree(here / "pets", here / "data")
     monkeypatch.setattr("sys.argv", ["train", *shlex.split(line)])
     with pytest.raises(SystemExit), command.exit_codes("train"):
         command.request("train")
-    _, _, typed = capfd.readouterr().err.splitlines()[-1].partition("python -m imagenet_ddp.train ")
-    assert typed == "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.lr=0.2 data.batch_size=8"
+    before, last = capfd.readouterr().err.splitlines()[-2:]
+    _, _, typed = last.partition("python -m imagenet_ddp.train ")
+    assert before == "With the first way of each hint:" and typed == expected
     assert mistakes(shlex.split(typed)) == []
 
 

@@ -30,7 +30,7 @@ def test_the_file_is_in_the_run_folder():
         ({"format": "safetensors", "batch_size": 8}, "batch_size needs a format with a graph"),
         ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: set out=model.onnx."),
         ({"out": "there.onnx/model.onnx"}, "can be written, but .*there.onnx is a file"),
-        ({"out": "there.onnx"}, "there.onnx .* exists. Hint: set overwrite=true"),
+        ({"out": "there.onnx"}, "there.onnx .* exists. Hint: set out=FILE, or overwrite=true"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import Run
 
-from imagenet_ddp.system.packages import is_installed, missing_package
+from imagenet_ddp.system.packages import install, is_installed, missing_package
 
 
 def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -13,7 +13,9 @@ def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "somebodys_timm").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert not is_installed("somebodys_timm")
-    assert missing_package("model=timm", "somebodys_timm")[0].startswith("model=timm needs the package somebodys_timm,")
+    (mistake,) = missing_package("model=timm", "somebodys_timm")
+    assert mistake.what == "model=timm needs the package somebodys_timm, which is not installed"
+    assert mistake.keys == ("model",) and mistake.fixes[0].run == install("somebodys_timm")
     (tmp_path / "somebodys_timm" / "__init__.py").touch()
     assert is_installed("somebodys_timm")
     assert is_installed("pytest")

@@ -51,8 +51,8 @@ class LearningRate(L.Callback):
                     epoch + (passed + step) // steps + (passed + step) % steps / steps
                 )
 
-            until = "" if left == math.inf else f"; of the last, step {done + left}: {rate(left - 1):.3g}"
-            self._say(f"Learning rate of the first step, step {done + 1}: {rate(0):.3g}{until}.")
+            until = "" if left == math.inf else f", {rate(left - 1):.3g} in step {done + left}, the last"
+            self._say(f"Learning rate: {rate(0):.3g} in step {done + 1}{until}.")
             # at a step where the schedule of this run has a jump of its own, the rate before it is no other
             if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
                 self._say(

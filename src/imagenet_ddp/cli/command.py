@@ -23,7 +23,7 @@ from imagenet_ddp.cli.parse import RefusedError, command_line
 from imagenet_ddp.cli.request import Request
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.commands import COMMANDS, USE_MODEL
 from imagenet_ddp.config.section import without_other_choices
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -35,6 +35,7 @@ from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.text import count_noun, for_terminal
 
 T = TypeVar("T")
+MOST_ROUNDS = 3  # of corrections, each of which takes a second
 
 
 @contextlib.contextmanager
@@ -135,6 +136,24 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     sys.exit(2)
 
 
+def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[str] | None:
+    """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
+    these mistakes has none."""
+    words = corrected(argv, mistakes)
+    for _ in range(MOST_ROUNDS if verb in ("train", "evaluate", *USE_MODEL) else 0):
+        if words is None:
+            return None
+        try:
+            command_line(verb, words, os.environ)
+            return words
+        except ConfigError as error:
+            more = corrected(words, error.mistakes)
+        if more is None:  # something remains to be decided
+            return words
+        words = more
+    return words
+
+
 def show(error: ConfigError, verb: str) -> None:
     """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
@@ -143,8 +162,8 @@ def show(error: ConfigError, verb: str) -> None:
     for number, mistake in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
-    if argv := corrected(sys.argv[1:], error.mistakes):
-        lines += ["", f"With the first way of each hint: {overrides.shell_line(verb, argv)}"]
+    if argv := _corrected(verb, sys.argv[1:], error.mistakes):
+        lines += ["", "With the first way of each hint:", overrides.shell_line(verb, argv)]
     print(for_terminal("\n".join(lines)), file=sys.stderr)
 
 

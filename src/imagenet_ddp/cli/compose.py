@@ -28,6 +28,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
+OF_WEIGHTS = ("checkpoint", "model.weights", "teacher.weights")
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
@@ -91,8 +92,10 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         with contextlib.suppress(OmegaConfBaseException, OSError):  # the checks report both
             if resume in (None, "auto"):
                 config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
-    elif typed := _value(config, "checkpoint"):
-        config.checkpoint = str(CheckpointStore.to_use(Path(typed)))
+    for key in OF_WEIGHTS:  # the folder of a run means its best checkpoint
+        with contextlib.suppress(OSError):  # the checks report it
+            if (typed := _value(config, key)) and (path := CheckpointStore.to_use(Path(typed))) != Path(typed):
+                OmegaConf.update(config, key, str(path))
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
         bare.pop("hydra", None)

@@ -23,7 +23,8 @@ def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | N
 def _replaces(option: str, words: Sequence[str], mistake: Mistake) -> bool:
     """Return whether the option would replace a word that the mistake is not about."""
     key = key_of(option)
-    return key not in mistake.keys and any(key_of(word) == key and word != option for word in words)
+    others = [word for word in words if key_of(word) == key and word not in (option, *mistake.typed)]
+    return key not in mistake.keys and bool(others)
 
 
 def apply(fix: Fix, argv: Sequence[str], typed: Sequence[str] = ()) -> list[str]:

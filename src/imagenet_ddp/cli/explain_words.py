@@ -13,6 +13,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
 SWEPT = ("train", "submit")  # commands that accept -m
@@ -40,7 +41,8 @@ def _for_word(verb: str, word: str) -> tuple[Fix, ...]:
     that name."""
     if not exists(word):
         return ()
-    if Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar"):
+    is_file = Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar")
+    if is_file or CheckpointStore.of_run(Path(word)).files():
         options = [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]
     else:
         options = [f"images={word}"] if "images" in declared(verb) else options_for(word)
@@ -58,7 +60,8 @@ def has_several_values(verb: str, word: str, override: Override, keys: Mapping[s
     is_list = typing.get_origin(kind) is list or key == "trainer.devices"
     if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
         fixes.append(setting(f"{key}=[{value}]", aim="to use all of them together"))
-    if verb in SWEPT and not override.is_hydra_override() and typing.get_origin(kind) is not list:
+    is_swept = typing.get_origin(kind) is not list and key != "trainer.devices"  # of which 0 is no number of devices
+    if verb in SWEPT and not override.is_hydra_override() and is_swept:
         fixes.append(Fix(("-m",), said="add -m to run one job per value"))
     hint = "" if fixes else f"type one value for {override.key_or_group}"
     return Mistake(f"{word} has several values, but -m is not set", (key,), tuple(fixes), hint)

@@ -152,7 +152,7 @@ def _of_other_program(typed: Sequence[str], term: Term | None, values: Sequence[
     if term is None:
         hint = "options are typed as KEY=VALUE; `--help` shows examples"
         return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
-    value = values[0] if values else "VALUE"
+    value = values[0].replace("FREEPORT", "29500") if values else "VALUE"  # a word in the README of pytorch/examples
     here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
     options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
     fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")

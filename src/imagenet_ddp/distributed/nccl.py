@@ -113,7 +113,8 @@ def validate_names(env: Mapping[str, Any], environ: Mapping[str, str]) -> list[M
             found = [must_be(key, kinds, shown(value), setting(f"{key}=null"))]
         if not found and value is not None and _conflicts(name, value, environ):
             ways = Fix(run=f"unset {name}"), setting(f"{key}=null", aim="to use the value in the environment")
-            found = [must_be(key, f"equal to {name} in the environment ({environ[name]})", shown(value), *ways)]
+            what = f"{key} must equal {name} in the environment ({environ[name]}), got {shown(value)}"
+            found = [Mistake(what, (key, name), ways)]
         errors += found
     return errors
 

@@ -19,6 +19,7 @@ from imagenet_ddp.doctor.run_checks import Check, Machine, failed, inspect_machi
 from imagenet_ddp.doctor.worker import diagnose
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import processes
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system import console
 
 
@@ -82,7 +83,7 @@ def _check_ranks_together(
             return failed(error.mistakes, "ranks")
         except WorkersFailedError as error:
             reason = f"the ranks ended with exit code {error.exit_code}"
-            return failed([f"{reason}. Hint: look for the reason on standard error."], "ranks")
+            return failed([Mistake(reason, hint="look for the reason on standard error")], "ranks")
 
 
 def _line(one: Check) -> str:

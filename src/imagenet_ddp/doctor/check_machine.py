@@ -10,7 +10,7 @@ from imagenet_ddp.cli import check_launch
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import nccl
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system import nvidia_gpus
@@ -193,7 +193,8 @@ def _run_folder(machine: Machine) -> list[Check]:
         return failed(mistakes)
     wanted = machine.run_dir.absolute()
     if reason := not_writable_reason(wanted):
-        return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
+        what = f"the run folder {wanted} cannot be created: {reason}"
+        return failed([Mistake(what, ("hydra.run.dir",), (setting("hydra.run.dir=FOLDER"),))])
     with torch.device("meta"):  # allocates no memory
         num_classes = machine.dataset.num_classes or DEFAULT_NUM_CLASSES
         net = create_model(config.model, num_classes, config.seed, config.data.image_size)

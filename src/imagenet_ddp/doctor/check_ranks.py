@@ -21,6 +21,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Plan, make_plan
 from imagenet_ddp.launch.world import World, agree_on_devices
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system.text import count_noun, first_line, percent
 from imagenet_ddp.training import step_timer
@@ -48,7 +49,7 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
     except ConfigError as error:
         return failed(error.mistakes, "step")
     except RuntimeError as error:  # torch's, usually because memory is short
-        return failed([f"{first_line(error)} Hint: if memory is short, lower data.batch_size."], "step")
+        return failed([Mistake(first_line(error), hint="if memory is short, lower data.batch_size")], "step")
 
 
 def _check_one_rank(plan: Plan, num_classes: int) -> list[Check]:

@@ -106,7 +106,7 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
             checks = failed(error.mistakes)
         except Exception as error:  # one check must not end the others
             reason = f"{type(error).__name__}: {first_line(error)}"
-            checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
+            checks = failed([Mistake(f"the check itself failed: {reason}", hint="look at the other checks first")])
         yield [replace(check, name=name) for check in checks]
 
 

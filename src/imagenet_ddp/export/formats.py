@@ -271,7 +271,7 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
         fix = setting(f"out={path.with_suffix(kind.suffix)}")
         found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
     elif path.is_file() and not config["overwrite"]:
-        ways = setting("overwrite=true"), setting("out=FILE")
+        ways = setting("out=FILE"), setting("overwrite=true")
         found.append(Mistake(f"out must be a new file, but {describe_path(path)} exists", ("out",), ways))
     return found
 

@@ -14,6 +14,7 @@ from imagenet_ddp.distributed.launchers.request import requested_address, typed_
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting, without
 from imagenet_ddp.system import interfaces
 
 
@@ -185,10 +186,13 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
     address = requested_address(cluster, environ)  # which also refuses cluster=tcp and cluster=file without an address
     if num_nodes is None or num_nodes == 1:
         if cluster.address is not None:
-            raise ConfigError(
+            what = (
                 f"cluster.address={cluster.address} is for runs on several nodes, but trainer.num_nodes is "
-                f"{num_nodes or 'not set'}. Hint: set trainer.num_nodes=2, or leave cluster.address out."
+                f"{num_nodes or 'not set'}"
             )
+            ways = without("cluster.address"), setting("trainer.num_nodes=2")
+            keys = ("cluster.address", "trainer.num_nodes")
+            raise ConfigError(Mistake(what, keys, ways if num_nodes == 1 else ways[::-1]))
         return None
     if address is None:
         raise ConfigError(
