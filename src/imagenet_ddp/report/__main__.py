@@ -15,6 +15,7 @@ from pathlib import Path
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.report import leaderboard
 from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run_folders import MARKER, find_runs
@@ -62,37 +63,35 @@ def read(argv: Sequence[str]) -> Options:
     """Return the options. A word with "=" is a folder if one of that name exists, because Hydra makes such names.
     Raises ConfigError with every mistake."""
     typed: dict[str, str] = {}
-    folders, mistakes = [], []
+    folders, mistakes = list[Path](), list[Mistake]()
     for word in argv:
         key, equals, value = word.partition("=")
-        if Path(word).is_dir():
-            folders.append(Path(word))
+        path = Path(value if key == "checkpoint" and equals else word)  # as the other commands name a run folder
+        if path.is_dir():
+            folders.append(path)
         elif equals and (instead := removed(word) or removed(key)):
-            mistakes.append(f"{word if removed(word) else key} was removed. Hint: {instead}.")
+            mistakes.append(Mistake(f"{word if removed(word) else key} was removed", (key,), hint=instead))
         elif equals and key in OPTIONS and value:
             typed[key] = value
         else:
-            mistakes.append(
-                f"{word} is neither a folder nor an option. Hint: pass runs/<name>/<time> or a folder above it, "
-                "out=FOLDER, maps=false, or csv_delimiter=semicolon."
-            )
-    if typed.get("maps", "false") not in ("true", "false"):
-        mistakes.append(f"maps must be true or false, got {typed['maps']}. Hint: set maps=false.")
-    if typed.get("csv_delimiter", "comma") not in DELIMITERS:
-        mistakes.append(
-            f"csv_delimiter must be {', '.join(DELIMITERS)}, got {typed['csv_delimiter']}. "
-            "Hint: set csv_delimiter=semicolon."
-        )
+            hint = "pass runs/<name>/<time> or a folder above it, out=FOLDER, maps=false, or csv_delimiter=semicolon"
+            mistakes.append(Mistake(f"{word} is neither a folder nor an option", hint=hint))
+    if (maps := typed.get("maps", "false")) not in ("true", "false"):
+        mistakes.append(must_be("maps", "true or false", maps, setting("maps=false")))
+    if (delimiter := typed.get("csv_delimiter", "comma")) not in DELIMITERS:
+        fix = setting("csv_delimiter=semicolon")
+        mistakes.append(must_be("csv_delimiter", ", ".join(DELIMITERS), delimiter, fix))
     if Path(typed.get("out", "")).suffix.lower() in NOT_FOLDERS:
-        mistakes.append(f"out must be a folder for the files of the report, got {typed['out']}. Hint: set out=FOLDER.")
+        allowed = "a folder for the files of the report"
+        mistakes.append(must_be("out", allowed, typed["out"], setting("out=FOLDER")))
     elif "out" in typed and (reason := not_writable_reason(Path(typed["out"]))):
-        mistakes.append(f"out must be a writable folder, but {reason}. Hint: set out=FOLDER.")
+        what = f"out must be a writable folder, but {reason}"
+        mistakes.append(Mistake(what, ("out",), (setting("out=FOLDER"),)))
     if not folders and not mistakes:
-        mistakes.append("a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")
+        mistakes.append(Mistake("a folder must be given", hint="run `python -m imagenet_ddp.report runs`"))
     if mistakes:
         raise ConfigError(mistakes)
     default = folders[0] if len(folders) == 1 else "report"
-    delimiter = typed.get("csv_delimiter", "comma")
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter)
 
 
