@@ -8,6 +8,7 @@ import pytest
 from conftest import PROBES, SMALL, Run, small_run
 
 from imagenet_ddp.benchmark import trainings
+from imagenet_ddp.benchmark.loader import cores_for_fast_gpu
 
 FEW = ("benchmark.num_images=20", "benchmark.repeats=1", "benchmark.num_workers=[0,2]")
 
@@ -36,6 +37,12 @@ def test_files_packs_and_workers_are_measured(run: Run, tree: Path, tmp_path: Pa
     assert [*rates] == ["files", "packed at 256, JPEG", "packed at 256, pixels", "0 processes", "2 processes"]
     for name, ratio in found["ratios"].items():
         assert ratio == pytest.approx(rates[name] / rates["files"], rel=0.01)
+
+
+def test_cores_that_feed_a_fast_gpu():
+    said = cores_for_fast_gpu([990.0, 2_790.0, 11_200.0], 224)
+    assert "need 23 such cores from files, 8 such cores with `prepare=pack`, 2 such cores with prepare.form=raw" in said
+    assert cores_for_fast_gpu([990.0, 2_790.0, 11_200.0], 64) == "", "nothing is known of its speed there"
 
 
 @pytest.mark.slow
