@@ -90,3 +90,16 @@ def test_each_fault_is_on_the_page_of_reliability():
     assert [test for _, _, test in rows if test not in promises] == []
     of_faults = {test: said for test, said in promises.items() if test.startswith("faults/")}
     assert of_faults == {test: f"{fault}: {end}" for fault, end, test in rows if test.startswith("faults/")}
+
+
+                fault, _, outcome = " ".join((ast.get_docstring(node) or "").split()).partition(": ")
+                found.add((fault, outcome.rstrip("."), f"faults/{path.name}"))
+    assert found == {row for row in rows if row[2].startswith("faults/")}
+    assert [file for _, _, file in rows if not (ROOT / "tests" / file).is_file()] == []
+
+
+def test_each_rule_of_cuda_names_tests_that_exist():
+    rows = [line for line in (ROOT / "docs" / "gpu.md").read_text().splitlines() if line.startswith("| ")]
+    named = [re.findall(r"`(tests/[\w/]+\.py)`", row.removesuffix(" |").rpartition(" | ")[2]) for row in rows[1:]]
+    assert len(named) >= 12 and all(named), named
+    assert [name for names in named for name in names if not (ROOT / name).is_file()] == []

@@ -131,3 +131,8 @@ def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
     assert process.returncode == 1
     assert re.search(r"DataLoader worker \d+ \(one of 2\) was killed by SIGKILL", said)
     assert "Traceback" not in said
+
+
+def test_no_loader_process_is_forked_from_this_process():
+    """A process that is forked after CUDA was initialised cannot use it, and inherits its locks."""
+    assert loader_processes.worker_context().get_start_method() in ("forkserver", "spawn")

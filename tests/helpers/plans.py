@@ -1,4 +1,4 @@
-"""Make plans from typed options, for this machine's CPU."""
+"""Make plans from typed options, by default for this machine's CPU."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +21,7 @@ def plan_of(
     make_plan."""
     with pytest.MonkeyPatch.context() as patch:
         compose_once(patch)
-        request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
+        kind = [] if any(each.startswith("trainer.accelerator=") for each in options) else ["trainer.accelerator=cpu"]
+        request = command_line("train", [*kind, *options], environ or {})
     config, here = typed_config(request.configs[0], RunConfig), place or Place()
     return make_plan(config, here, use_device(config.trainer, here.local_rank), **resumed)
