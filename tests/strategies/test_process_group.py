@@ -1,9 +1,11 @@
+import atexit
 import inspect
 import re
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -57,3 +59,13 @@ def test_the_page_explains_every_argument() -> None:
     page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
     named = set(re.findall(r"`(\w+)`", "".join(line for line in page.splitlines() if line.startswith("| `"))))
     assert inspect.signature(DistributedDataParallel).parameters.keys() <= named
+
+
+def test_a_group_of_gpus_is_told_which_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL would otherwise guess it from the rank, which is wrong for trainer.devices=[2,3]."""
+    asked, store = list[Any](), MagicMock()
+    monkeypatch.setattr(distributed, "init_process_group", lambda backend, **more: asked.append((backend, more)))
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    process_group.init_process_group(1, 2, store, torch.device("cuda", 3), None, 5.0)
+    ((backend, more),) = asked
+    assert (backend, more["device_id"]) == ("nccl", torch.device("cuda", 3))
