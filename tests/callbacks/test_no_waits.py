@@ -15,22 +15,7 @@ from helpers.fake_cuda_runs import evaluate, gpu_plan, train
 from helpers.plain_loop import SmallNet
 from torch import Tensor
 
-<<<<<<< HEAD
-from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.run_files import History
-from imagenet_ddp.callbacks.sequence import in_order
-from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.callbacks.weight_average import WeightAverage
-from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
-from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.losses import make_loss
-=======
-from imagenet_ddp.config.schema.learning import OPTIMIZERS, OptimConfig
->>>>>>> 53a08035 (Trainings, validations, predictions and optimizers run in tests on a GPU without values: a wait between two lines of figures, a tensor on the wrong device and a further collective are found without a GPU. docs/gpu.md lists the rules, their sources and their tests)
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.use.evaluate import Predictions
@@ -56,63 +41,7 @@ def cuda(one_thread: None) -> Iterator[FakeCuda]:
         yield made
 
 
-<<<<<<< HEAD
-class Watch(L.Callback):
-    def __init__(self) -> None:
-        self.active = ExitStack()
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
-        if batch_idx == FIRST:
-            self.active.enter_context(NoCopies())
-
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
-    ) -> None:
-        if batch_idx == LAST:
-            self.active.close()
-            raise AllWatchedError
-
-    on_validation_batch_start: Any = on_train_batch_start
-    on_validation_batch_end: Any = on_train_batch_end
-
-
-class MetaStrategy(SingleDeviceStrategy):
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Lightning reads the number of batches from it before it begins."""
-        return torch.ones_like(tensor, device="cpu")
-
-    def teardown(self) -> None:
-        """Leave the net there: it cannot be copied back."""
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_optimizer_waits_but_the_one_that_says_so(name: str):
-    with torch.device("meta"):
-        net = make_net()
-    optimizer = make_optimizer(OPTIMIZERS[name](), net, 0.1)
-
-    def step() -> None:
-        for parameter in net.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-
-    if name == "adafactor":  # as conf/optim/adafactor.yaml says
-        with pytest.raises(RuntimeError, match="item"):
-            step()
-        return
-    step()  # which makes the state
-    with NoCopies():
-        step()
-
-
-def make_net() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5),
-        nn.Linear(4, CLASSES),
-    )  # fmt: skip
-=======
 # ---- what is found ------------------------------------------------------------------------------------------------
->>>>>>> 53a08035 (Trainings, validations, predictions and optimizers run in tests on a GPU without values: a wait between two lines of figures, a tensor on the wrong device and a further collective are found without a GPU. docs/gpu.md lists the rules, their sources and their tests)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +99,10 @@ def test_a_result_whose_size_is_read_from_the_device_is_refused(cuda: FakeCuda, 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_optimizer_waits_but_the_one_that_says_so(cuda: FakeCuda, name: str) -> None:
-    for fused in (False, True)[: 1 + OPTIMIZERS[name].fused]:
+    optim = OPTIMIZERS[name]()
+    for fused in (False, True)[: 1 + optim.is_fused]:
         net = SmallNet(10).to("cuda")
-        optimizer = make_optimizer(OptimConfig(name=name), net, 0.1, fused)
+        optimizer = make_optimizer(optim, net, 0.1, fused)
         for number in range(3):
             for parameter in net.parameters():
                 parameter.grad = torch.zeros_like(parameter)
@@ -217,32 +147,6 @@ def between_lines(waits: list[Wait], accumulated: int = 1) -> list[Wait]:
 def test_a_training_waits_only_where_it_shows_figures(
     cuda: FakeCuda, options: list[str], tree: Path, tmp_path: Path
 ) -> None:
-<<<<<<< HEAD
-    monkeypatch.setattr(CPUAccelerator, "setup_device", lambda self, device: None)  # it takes no other device
-    with torch.device("meta"):
-        tensors = {"image": torch.zeros(NUM_IMAGES, 3, SIZE, SIZE, dtype=torch.uint8),
-                   "flip": torch.zeros(NUM_IMAGES, dtype=torch.bool), "target": torch.arange(NUM_IMAGES),
-                   "index": torch.arange(NUM_IMAGES)}  # fmt: skip
-    counts = {"num_counted": counted, "step_images": counted, "update_images": counted}
-    batches = [{**tensors, **counts, "seed": number} for number in range(LAST + 2)]  # the last step has figures
-    made: Any = ImageDataModule.from_options("shapes", num_workers=0, batch_size=NUM_IMAGES, image_size=32, **data)
-    made.train_dataloader = made.val_dataloader = lambda: DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
-    made.train_images.weights = np.ones(made.num_train_images, np.float32)
-    module = ImageClassifier(
-        make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
-        task=OneLabel(CLASSES, make_loss(to_config(loss, LossConfig), list(map(str, range(CLASSES))), [1] * CLASSES)),
-        teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
-    )  # fmt: skip
-    watch = Watch()
-    callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000),
-                 History(), more(), watch]  # fmt: skip
-    strategy = MetaStrategy(torch.device("meta"), CPUAccelerator())
-    trainer = L.Trainer(
-        strategy=strategy, callbacks=in_order(callbacks, Signals()), default_root_dir=tmp_path, **TRAINING
-    )
-    with pytest.raises(AllWatchedError), watch.active:
-        getattr(trainer, verb)(module, datamodule=made)
-=======
     with_teacher = RUNS["teacher, smoothing, weights of images"]
     plan = gpu_plan(tree, *options, f"trainer.log_every_n_steps={EVERY}",
                     "~callbacks.checkpoint", "~callbacks.batch_sheet")  # fmt: skip
@@ -326,4 +230,3 @@ def test_fp16_unscales_before_it_clips_and_steps_once_per_update(
         monkeypatch.setattr(owner, name, call)
     run = train(cuda, gpu_plan(tree, *FP16, "~callbacks.checkpoint", "~callbacks.batch_sheet"), tmp_path)
     assert order == ["unscale_", "clip_grad_norm_", "step", "update"] * run.trainer.global_step
->>>>>>> 53a08035 (Trainings, validations, predictions and optimizers run in tests on a GPU without values: a wait between two lines of figures, a tensor on the wrong device and a further collective are found without a GPU. docs/gpu.md lists the rules, their sources and their tests)
