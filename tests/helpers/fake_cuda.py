@@ -142,6 +142,8 @@ class FakeCuda(TorchDispatchMode):
         for name in ("set_device", "manual_seed", "manual_seed_all", "empty_cache", "_lazy_init",
                      "reset_peak_memory_stats"):  # fmt: skip
             patch.setattr(cuda, name, self.record(name))
+        patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as Lightning does
+        patch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)  # which a run sets
         patch.setattr(cuda, "synchronize", self.synchronize)
         current = Stream(self, "current")
         patch.setattr(cuda, "Stream", lambda *_: Stream(self, "other"))
