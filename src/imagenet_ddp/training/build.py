@@ -111,18 +111,21 @@ def make_module(
             require_image_size(net, model.name, f"data.{key}", size)
     if model.target:
         require_logits(net, model.target, num_classes, data.image_size, plan.device, AUTOCAST.get(plan.precision.value))
-    # an evaluation runs no loss of a checkpoint
-    loss = None if num_train_images is None else make_loss(config.loss, classes, num_train_images)
+    loss, own = None, None  # an evaluation runs no loss and no steps of a checkpoint
+    if num_train_images is not None:
+        loss, own = make_loss(config.loss, classes, num_train_images), config.module.target
     rate, fused, heads = plan.learning_rate.value, plan.fused.value, head_names(net, num_classes)
-    # of the user's own only in a training: an evaluation runs no code of a checkpoint but its net
-    own = config.module.target if num_train_images is not None else None
+
+    def optimizer(_: object) -> torch.optim.Optimizer:
+        return make_optimizer(config.optim, net, rate, fused, heads)  # groups need layer names
+
     module = make_classifier(
         own,
         config.module.args,
         net=net,
         num_classes=num_classes,
         num_val_images=num_val_images,
-        make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
+        make_optimizer=optimizer,
         task=TASKS[data.labels](num_classes, loss),
         seed=config.seed,
         val_views=EvalTransform.of(data).views,
