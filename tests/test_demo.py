@@ -92,7 +92,7 @@ def test_a_page_for_others(trained: Path, tree: Path, tmp_path: Path):
         assert client.post(f"{api}/upload", files={"files": picture}).status_code == 200
         (private,) = (path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("tmp"))
         assert private.stat().st_mode & 0o777 == 0o700
-        wait_for(lambda: not files(tmp_path), 60)
+        wait_for(lambda: not files(tmp_path), process, timeout_s=60)
         for path in ("/etc/passwd\x1b[2J", str(trained)):
             sent = {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}]}
             event = client.post(f"{api}/call/answer", json=sent).json()["event_id"]

@@ -1,9 +1,5 @@
-"""Find what a test leaves changed in its process, where the next test would meet it, and restore it.
-
-before = read()
-...
-changed = restore(before)
-"""
+"""Restore what a test, or a package that it imports first, leaves changed in its process: the next test would meet it,
+and the result of a test would depend on the order of the tests."""
 
 import logging
 import os
@@ -123,19 +119,9 @@ def read() -> dict[str, Any]:
     return {name: get() for name, (get, _) in _TABLE.items()}
 
 
-def restore(before: dict[str, Any]) -> list[str]:
-    """Restore what is no longer as it was, and return a line for each."""
-    changed = []
+def restore(before: dict[str, Any]) -> None:
+    """Restore what is no longer as it was."""
     for name, value in before.items():
         get, write = _TABLE[name]
-        if (now := get()) != value:
-            changed.append(f"{name}: {_difference(value, now)}")
+        if get() != value:
             write(value)
-    return changed
-
-
-def _difference(before: Any, now: Any) -> str:
-    if not isinstance(before, dict):
-        return f"was {before!r}, is {now!r}"
-    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    return ", ".join(f"{key!r} was {before.get(key)!r}, is {now.get(key)!r}" for key in keys)
