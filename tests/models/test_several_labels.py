@@ -45,6 +45,24 @@ def test_the_score_of_two_ranks_is_that_of_all_images():
     assert whole.of_each[:3].tolist() == pytest.approx(expected, abs=1e-6) and whole.of_each[3].isnan()
 
 
+@pytest.mark.parametrize("num_classes", [1, 3])
+def test_a_class_alone_has_a_label(num_classes: int):
+    metric = MeanAveragePrecision(4, num_classes)
+    labels = torch.zeros(4, num_classes)
+    labels[2:, 0] = 1
+    metric.update(torch.arange(4.0)[:, None].expand(4, num_classes), labels, torch.arange(4))
+    assert metric.compute() == 1 and metric.of_each.isnan().sum() == num_classes - 1
+
+
+def test_the_ranks_add_their_states_without_gathering_them(monkeypatch: pytest.MonkeyPatch):
+    summed: list[tuple[int, ...]] = []
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda state, group: summed.append(tuple(state.shape)))
+    metric = MeanAveragePrecision(4, 3)
+    metric.update(torch.randn(4, 3), torch.ones(4, 3), torch.arange(4))
+    metric.sync(metric.dist_sync_fn, distributed_available=lambda: True)
+    assert summed == [(4, 3), (4, 3), (4,)] and metric.logits.shape == (4, 3)
+
+
 def test_sums_of_a_batch():
     task = SeveralLabels(3)
     logits = torch.tensor([[1.0, -1, -1], [1, 1, -1], [-1, -1, -1], [torch.nan, -1, -1]])

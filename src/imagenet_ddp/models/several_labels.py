@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
-from torchmetrics.functional.classification import multilabel_average_precision
+from torchmetrics.functional.classification import binary_average_precision
 
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.config.schema.losses import Bce
@@ -70,7 +70,7 @@ class MeanAveragePrecision(Metric):
     name_of_each = "average_precision"
 
     def __init__(self, num_images: int, num_classes: int):
-        super().__init__()
+        super().__init__(dist_sync_fn=_sum_over_ranks)
         self.logits: Tensor
         self.labels: Tensor
         self.times: Tensor
@@ -95,11 +95,18 @@ class MeanAveragePrecision(Metric):
 
     def compute(self) -> Tensor:
         """Return the mean as a scalar; NaN if there is no label."""
-        logits, labels = self.logits[self.times > 0], self.labels[self.times > 0].long()
-        has_label = labels.sum(0) > 0
-        self.of_each = torch.full(has_label.shape, torch.nan)
-        if has_label.any():
-            chosen = logits[:, has_label].cpu().double().sigmoid(), labels[:, has_label].cpu()
-            found = multilabel_average_precision(*chosen, num_labels=int(has_label.sum()), average="none")
-            self.of_each[has_label.cpu()] = found.float()
+        is_counted = self.times > 0
+        logits, labels = self.logits[is_counted].cpu(), self.labels[is_counted].cpu().long()
+        self.of_each = torch.full((labels.shape[1],), torch.nan)
+        for each in labels.any(0).nonzero()[:, 0].tolist():
+            shares = logits[:, each].double().sigmoid()
+            self.of_each[each] = binary_average_precision(shares, labels[:, each]).float()
         return self.of_each.nanmean()
+
+
+def _sum_over_ranks(state: Tensor, group: Any = None) -> list[Tensor]:
+    """Return the sum of a state over the ranks, as a list of one. torchmetrics would gather the states of all ranks on
+    each of them, which needs a multiple of the memory that grows with the ranks."""
+    total = state.clone()
+    distributed.all_reduce(total, group=group)
+    return [total]
