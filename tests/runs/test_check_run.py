@@ -36,6 +36,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
         {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
+        {"callbacks": saving(monitor="train/loss_epoch", mode="auto")},
         {"callbacks": {**monitoring("mine"), "own": {"_target_": "mypkg.Mine"}}},
     ],
 )
@@ -47,6 +48,10 @@ def test_well(typed: dict[str, Any]):
     ("typed", "said"),
     [
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
+        (
+            {"callbacks": {**saving(monitor="val/mine", mode="auto"), "own": {"_target_": "mypkg.Mine"}}},
+            "callbacks.c.mode must be max or min with monitor=val/mine, got auto. Hint: set callbacks.c.mode=max",
+        ),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS and leave logger.a out."),
         (

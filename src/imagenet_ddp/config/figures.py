@@ -37,8 +37,9 @@ FIGURES = {figure.name: figure for figures in FIGURES_OF.values() for figure in 
 
 
 def figure_of(metric: str) -> Figure:
-    """Return the figure of a metric such as val/top1. One that no task of this package measures is a plain number."""
-    name = metric.rpartition("/")[2]
+    """Return the figure of a metric such as val/top1 or train/loss_epoch. One that no task of this package measures is
+    a plain number."""
+    name = metric.rpartition("/")[2].removesuffix("_epoch")
     return FIGURES.get(name) or Figure(name, name, name, _number, (4, 3), is_share=False)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.figures import FIGURES_OF, Figure
+from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, Figure, figure_of
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
@@ -45,6 +45,7 @@ def validate(
         found += [] if partial else _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
     found += _callback_arguments(config["callbacks"])
+    found += _modes(config["callbacks"])
     if verb not in _WITHOUT_TRAINING:
         found += _monitors(config)
         found += validate_group("sweep", config["sweep"])
@@ -103,6 +104,21 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
             Mistake(f"callbacks must have one ResumeCheckpoint, got {' and '.join(writers)}", ("callbacks",), (fix,))
         )
     return found
+
+
+def _modes(callbacks: Mapping[str, Any]) -> list[Mistake]:
+    """Check that mode=auto stands beside a figure of this package, because of another metric nobody knows whether more
+    is better."""
+    return [
+        must_be(
+            path, f"max or min with monitor={shown(monitor)}", "auto", setting(f"{path}=max"), setting(f"{path}=min")
+        )
+        for key, entry in callbacks.items()
+        if isinstance(entry, Mapping) and entry.get("mode") == "auto"
+        if (monitor := entry.get("monitor")) is not None and monitor != "auto"
+        if figure_of(str(monitor)).name not in FIGURES
+        for path in [f"callbacks.{key}.mode"]
+    ]
 
 
 def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
