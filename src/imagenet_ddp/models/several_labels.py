@@ -98,9 +98,10 @@ class MeanAveragePrecision(Metric):
         is_counted = self.times > 0
         logits, labels = self.logits[is_counted].cpu(), self.labels[is_counted].cpu().long()
         self.of_each = torch.full((labels.shape[1],), torch.nan)
-        for each in labels.any(0).nonzero()[:, 0].tolist():
-            shares = logits[:, each].double().sigmoid()
-            self.of_each[each] = binary_average_precision(shares, labels[:, each]).float()
+        for each in range(labels.shape[1]):
+            if labels[:, each].any():
+                shares = logits[:, each].double().sigmoid()
+                self.of_each[each] = binary_average_precision(shares, labels[:, each])
         return self.of_each.nanmean()
 
 
