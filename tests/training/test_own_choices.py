@@ -2,6 +2,7 @@
 a callback whose metric selects best.ckpt. What else can be added is one row of this package."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,10 +109,17 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, st
     (tmp_path / "loss_was_made").unlink()
     done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", **package, code=0)
     assert "top-1" in done.stdout and not (tmp_path / "loss_was_made").exists()
-    again = run("train", "resume=r", "trainer.max_epochs=3", **package, code=2)
-    assert "allow_targets=[mine." in again.stderr and all(
-        name in again.stderr for name in ("Signs", "steep", "Hinge", "Decayed")
-    )
+    # a resume of the first epoch's checkpoint refuses the stored code, and ends as the unbroken run if it is allowed
+    ended = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    (tmp_path / "r/summary.json").unlink()
+    resume = "resume=r/checkpoints/previous.ckpt"
+    refused = "".join(run("train", resume, **package, code=2).stderr.split())
+    [allowed] = set(re.findall(r"allow_targets=\[mine[^\]]*\]", refused))
+    assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Decayed"))
+    run("train", resume, allowed, **package, code=0)
+    assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
+    again = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, again[name]) for name, value in ended.items())
 
 
 def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
