@@ -143,6 +143,7 @@ class FakeCuda(TorchDispatchMode):
                      "reset_peak_memory_stats"):  # fmt: skip
             patch.setattr(cuda, name, self.record(name))
         patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as Lightning does
+        patch.setenv("OMP_NUM_THREADS", "1")  # which a predictor sets
         patch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)  # which a run sets
         patch.setattr(cuda, "synchronize", self.synchronize)
         current = Stream(self, "current")
