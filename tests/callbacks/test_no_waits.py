@@ -53,6 +53,7 @@ def cuda(one_thread: None) -> Iterator[FakeCuda]:
         (lambda there, here: there.cpu(), "read"),
         (lambda there, here: there.tolist(), "read"),
         (lambda there, here: here.copy_(there), "read"),
+        (lambda there, here: there.requires_grad_().cpu().to("cuda"), "read"),
         (lambda there, here: here.to("cuda"), "copy"),
         (lambda there, here: here.to("cuda", non_blocking=True), "copy"),  # of memory that is not page-locked
         (lambda there, here: there.copy_(here), "copy"),
@@ -79,6 +80,7 @@ def test_what_is_a_wait(cuda: FakeCuda, do: Callable[[Tensor, Tensor], Any], fou
     [
         lambda there, here: there + here,
         lambda there, here: torch.stack([there, here]),
+        lambda there, here: there + there.requires_grad_().cpu(),
         lambda there, here: torch.where(there > 0, there, here),
         lambda there, here: torch.nn.functional.linear(here[None], there[None]),
     ],

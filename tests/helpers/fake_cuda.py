@@ -80,6 +80,7 @@ class FakeCuda(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         self._look(func, args, kwargs, tensors, fakes)
+        args, kwargs = tree_map(_without_graph, (args, kwargs))
         if not func._schema.returns:  # a fused step, or an operation on a list in place
             assert all(each.is_cuda or not each.dim() for each in tensors), f"{func} on a CPU and a GPU"
             return None
@@ -212,6 +213,14 @@ def _of_type(tensor: FakeTensor) -> Tensor:
     with unset_fake_temporarily():
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         return made.fill_(0 if tensor.is_floating_point() else 1)
+
+
+def _without_graph(value: Any) -> Any:
+    """Return a computed tensor of the CPU detached, since to fake it torch reads its gradient, of which it warns."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.is_leaf:
+        return value
+    with unset_fake_temporarily():
+        return value.detach()
 
 
 def _on_its_device(value: Any) -> Any:
