@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 
 from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.mistakes import key_of
 
 BASE = "recipe"  # name of the variant that is the command as typed
 OWN = ("seeds", "variants", "out")  # keys of this script

@@ -13,9 +13,10 @@ from omegaconf import MISSING
 
 from imagenet_ddp.benchmark.results import tables
 from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
-from imagenet_ddp.config import conf_dir, read_if
-from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema import read_if
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.validators import NULL, shown
 from imagenet_ddp.system.text_table import as_markdown
 

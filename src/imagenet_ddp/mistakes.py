@@ -8,6 +8,11 @@ from dataclasses import dataclass
 PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PASSWORD", "PATH", "TIME", "USER", "VALUE"}
 
 
+def key_of(option: str) -> str:
+    """Return the key of a typed option, such as data.root for +data.root=FOLDER."""
+    return option.partition("=")[0].lstrip("+~")
+
+
 @dataclass(frozen=True)
 class Fix:
     """One way to correct a command.

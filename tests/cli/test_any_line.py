@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.errors import ConfigError
 
 GROUPS = ["data", "model", "optim", "strategy", "cluster", "logger", "experiment", "recipe", "nccl.env"]

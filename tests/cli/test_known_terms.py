@@ -10,7 +10,7 @@ from imagenet_ddp.cli import known_terms, words
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS
 from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.errors import ConfigError
 from scripts.doc_pages import PROGRAMS
 

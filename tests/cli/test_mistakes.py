@@ -14,11 +14,11 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.known_terms import REMOVED
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.keys import declared, key_of
-from imagenet_ddp.config.read_if import CONDITIONS
+from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.read_if import CONDITIONS
 from imagenet_ddp.config.schema.trainer import REFUSED
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 MACHINES = "trainer.num_nodes=2 cluster.address=tcp://127.0.0.1:29500"
 # For what a person puts something of their own.

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli.options import Files
 from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.cli.words import UNREAD
-from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.errors import ConfigError
 
 

@@ -22,8 +22,8 @@ from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.export.write_and_compare import _metadata, export
+from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.layers import average_views
@@ -274,7 +274,7 @@ def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path
 
 
 def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from imagenet_ddp.export import graph
+    from imagenet_ddp.exported import graph
 
     monkeypatch.setattr(graph, "_resize_and_crop", lambda images, transform: images[:, :, :32, :32])
     with pytest.raises(RunError, match=r"must be within 0\.001 of the checkpoint's, but differ by"):

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torchvision
 
-from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.schedules import SCHEDULES
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.models.check_learning import CLASSIFIERS, validate

@@ -11,7 +11,7 @@ from conftest import SMALL, Run
 
 from imagenet_ddp.config.schema.commands import METRICS
 from imagenet_ddp.distributed.launchers import table
-from imagenet_ddp.export import formats
+from imagenet_ddp.exported import formats
 from imagenet_ddp.models.metrics import further_metrics
 
 MINE = """

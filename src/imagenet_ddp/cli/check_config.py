@@ -13,10 +13,8 @@ from imagenet_ddp.cli import check_launch
 from imagenet_ddp.cli.compose import Job
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.known_terms import unknown
-from imagenet_ddp.config import keys, stored
-from imagenet_ddp.config.keys import Key
-from imagenet_ddp.config.read_if import unread
-from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config import stored
+from imagenet_ddp.config.schema import commands, keys
 from imagenet_ddp.config.schema.commands import (
     CommonConfig,
     EvaluateConfig,
@@ -24,6 +22,8 @@ from imagenet_ddp.config.schema.commands import (
     PredictConfig,
     TrainedConfig,
 )
+from imagenet_ddp.config.schema.keys import Key
+from imagenet_ddp.config.schema.read_if import unread
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
@@ -32,8 +32,8 @@ from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.export import formats
-from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.exported import formats
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 from imagenet_ddp.models import check_labels, check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
@@ -211,7 +211,7 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
         folder = Path(str(OmegaConf.select(hydra, key.removeprefix("hydra.")))).absolute()
         reason = not_writable_reason(folder)
     except OmegaConfBaseException as error:
-        is_typed = key in map(keys.key_of, typed)  # else the key in it is reported
+        is_typed = key in map(key_of, typed)  # else the key in it is reported
         what = f"{key} does not resolve: {first_sentence(error)}"
         return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))] if is_typed else []
     except OSError as error:
@@ -229,7 +229,7 @@ def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
     if not (values.checkpoint or values.model.weights):
         ways = ("checkpoint=runs/NAME/TIME",), ("model.name=resnet18", "model.weights=DEFAULT")
         return [Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways)))]
-    if values.checkpoint and "model.weights" in map(keys.key_of, typed) and values.model.weights:
+    if values.checkpoint and "model.weights" in map(key_of, typed) and values.model.weights:
         what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
         return [Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),))]
     return []

@@ -10,7 +10,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from imagenet_ddp.cli.options import Files
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.mistakes import Mistake
 
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig, num_devices
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed import nccl
 from imagenet_ddp.distributed.launchers.detect import LaunchRequest, detect
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting
+from imagenet_ddp.mistakes import Mistake, key_of, must_be, setting
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.system import interfaces

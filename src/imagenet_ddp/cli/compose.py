@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import check_files
 from imagenet_ddp.cli.explain import FREE, in_file, refused
 from imagenet_ddp.cli.options import HYDRA, Files, Option
-from imagenet_ddp.config.keys import declared, leaves
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.keys import declared, leaves
 from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for

@@ -4,8 +4,8 @@ from collections.abc import Sequence, Set
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.config import keys
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.config.schema import keys
+from imagenet_ddp.mistakes import Mistake, key_of
 
 
 def independent(
@@ -18,7 +18,7 @@ def independent(
     """
     if not wrong:
         return list(found)
-    declared, chosen = keys.declared(verb), set(map(keys.key_of, typed))
+    declared, chosen = keys.declared(verb), set(map(key_of, typed))
     groups = wrong
     if wrong & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
         groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from imagenet_ddp.config.keys import key_of
-from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 
 def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | None:

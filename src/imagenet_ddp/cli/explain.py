@@ -10,9 +10,9 @@ from typing import Any
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
 from imagenet_ddp.cli.known_terms import removed, unknown
 from imagenet_ddp.cli.options import Files, Option
-from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
+from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes

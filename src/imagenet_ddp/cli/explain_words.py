@@ -10,7 +10,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore

@@ -10,7 +10,7 @@ import yaml
 
 from imagenet_ddp import __version__
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.system import console
 
 WIDTH = 80

@@ -26,9 +26,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, SWEPT, has_several_values, not_readable
 from imagenet_ddp.cli.words import Words
-from imagenet_ddp.config import conf_dir, keys
-from imagenet_ddp.config.keys import Key, declared, key_of
-from imagenet_ddp.mistakes import Mistake, without
+from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema import keys
+from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.mistakes import Mistake, key_of, without
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import exists, expand_home
 from imagenet_ddp.system.text import first_sentence, without_secrets

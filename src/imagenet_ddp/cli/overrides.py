@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.known_terms import without_removed
-from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.stored import literal
+from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.system.text import uv_run, without_secrets
 
 

@@ -16,8 +16,8 @@ from imagenet_ddp.cli.options import Files, Typed
 from imagenet_ddp.cli.request import RefusedError as RefusedError
 from imagenet_ddp.cli.request import Request, accepted
 from imagenet_ddp.cli.words import Words
-from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from imagenet_ddp.cli.known_terms import Term, term_of
-from imagenet_ddp.config.keys import Key, declared, key_of
+from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 from imagenet_ddp.system.files import exists
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.mistakes import key_of
 
 FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 HUB = "hf://"  # begins the name of a repository of the Hugging Face hub

@@ -14,9 +14,8 @@ from typing import Any, cast
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.validators import is_mapping, shown
-from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 # Groups of which a command makes objects, or which it reads from an address; the other commands use all groups.
 _USED = {"predict": ("model",), "demo": ("model",), "export": ("model", "data"), "evaluate": ("model", "data")}

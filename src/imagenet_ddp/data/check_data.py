@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
+from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, scan, source_type

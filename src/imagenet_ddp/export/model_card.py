@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
-from imagenet_ddp.export.formats import FORMATS, KEY, Format
+from imagenet_ddp.exported.formats import FORMATS, KEY, Format
 from imagenet_ddp.launch.stored_config import data_name, model_title
 from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore

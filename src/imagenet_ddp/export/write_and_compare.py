@@ -24,8 +24,8 @@ from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export import model_card
-from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path
-from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.exported.formats import CARD, FORMATS, Format, export_path
+from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake

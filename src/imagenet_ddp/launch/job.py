@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
-from imagenet_ddp.config.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfig
+from imagenet_ddp.config.schema.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain

@@ -4,8 +4,8 @@ torch."""
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli.known_terms import removed
-from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.config.figures import FIGURES, Figure, figure_of
-from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.text import count_noun, duration, printable, shorten_list

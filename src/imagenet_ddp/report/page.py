@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.config.figures import TOP5, figure_of
-from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run

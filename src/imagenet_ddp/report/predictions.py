@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder, quoted, shell_line
-from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError

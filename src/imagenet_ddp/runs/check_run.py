@@ -7,8 +7,8 @@ from typing import Any
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, Figure, figure_of
-from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
+from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore

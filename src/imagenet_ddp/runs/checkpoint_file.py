@@ -15,9 +15,9 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.errors import ConfigError

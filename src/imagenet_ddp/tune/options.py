@@ -9,13 +9,13 @@ import yaml
 from omegaconf import OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, overrides, parse
-from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.paths import relative_options
-from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
+from imagenet_ddp.config.schema.keys import declared, validate_group
+from imagenet_ddp.config.schema.read_if import unread
 from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, without
+from imagenet_ddp.mistakes import Mistake, key_of, without
 from imagenet_ddp.runs.folder import make_given, make_new, refuse_links
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.packages import missing_package

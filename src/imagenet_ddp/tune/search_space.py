@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_config
-from imagenet_ddp.config.keys import declared, key_of
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Mistake, key_of, setting
 from imagenet_ddp.system.text import first_sentence
 
 if TYPE_CHECKING:

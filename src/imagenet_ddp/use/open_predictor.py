@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from imagenet_ddp.config.schema.commands import TrainedConfig
-from imagenet_ddp.export.formats import graph_format
+from imagenet_ddp.exported.formats import graph_format
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch

@@ -18,7 +18,7 @@ from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.export.formats import KEY, Function, graph_format
+from imagenet_ddp.exported.formats import KEY, Function, graph_format
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Config, choose_precision, image_statistics
 from imagenet_ddp.launch.stored_config import model_title

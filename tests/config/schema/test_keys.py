@@ -10,8 +10,8 @@ import yaml
 from omegaconf import MISSING, OmegaConf
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import declared, of_class, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.keys import declared, of_class, validate_group
 from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OptimConfig
 from imagenet_ddp.config.schema.schedules import ScheduleConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.keys import declared
-from imagenet_ddp.export.formats import FORMATS, export_path, validate
+from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.exported.formats import FORMATS, export_path, validate
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,

@@ -60,11 +60,6 @@ def declared(command: str) -> Mapping[str, Key]:
     return of_class(commands.COMMANDS[command], "")
 
 
-def key_of(option: str) -> str:
-    """Return the key of a typed option, such as data.root for +data.root=FOLDER."""
-    return option.partition("=")[0].lstrip("+~")
-
-
 def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to {"trainer.devices": 2, ...}. An empty mapping remains a value."""
     found: dict[str, Any] = {}

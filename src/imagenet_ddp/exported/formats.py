@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.export import ExportedProgram
 
-    from imagenet_ddp.export.graph import Classifier
+    from imagenet_ddp.exported.graph import Classifier
 
 KEY = "imagenet_ddp"  # of the metadata of this project in a file
 CARD = "README.md"

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.benchmark import __main__ as benchmark
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.keys import Key, declared
-from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.config.schema.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.section import OneOf, typed_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import Key, key_of, leaves
+from imagenet_ddp.config.schema.keys import Key, leaves
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.config.section import OneOf
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 
 
 @dataclass(frozen=True)
