@@ -22,7 +22,8 @@ from imagenet_ddp.use import worker
 
 
 def main() -> float | None:
-    """Return top-1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after signal n."""
+    """Return the score, such as top-1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n
+    after signal n."""
     with command.run_command("evaluate"):
         return launch(command.request("evaluate"))
 

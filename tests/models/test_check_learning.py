@@ -34,7 +34,7 @@ def test_the_names_are_torchvisions():
     ],
 )
 def test_well(typed: dict[str, Any]):
-    assert validate(config(**typed), {}) == []
+    assert validate(config(**typed)) == []
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -58,7 +58,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("typed", "said"), MISTAKES)
 def test_one_mistake(typed: dict[str, Any], said: str):
-    (text,) = map(str, validate(config(**typed), {}))
+    (text,) = map(str, validate(config(**typed)))
     assert said in text and "Hint: " in text
 
 
@@ -85,17 +85,15 @@ def test_an_option_in_epochs_or_steps_follows_the_epochs_of_the_budget_or_is_ref
         made.model.weights, made.schedule = "DEFAULT", SCHEDULES["cosine"]()
         group, _, name = path.rpartition(".")
         setattr(made[group] if group else made, name, 64)
-        refused |= {path} & {
-            key for mistake in validate(made, {}) if "budget_min" in mistake.keys for key in mistake.keys
-        }
+        refused |= {path} & {key for mistake in validate(made) if "budget_min" in mistake.keys for key in mistake.keys}
     assert refused.isdisjoint(FOLLOWS) and set(counts) - refused <= set(FOLLOWS)
     for name, schedule in SCHEDULES.items():
         made = RunConfig(budget_min=3.0)
         made.model.weights, made.schedule = "DEFAULT", schedule()
-        said = "".join(map(str, validate(made, {})))
+        said = "".join(map(str, validate(made)))
         assert ("Hint: set schedule.name=cosine" in said) == schedule.at_epochs == (name in ("step", "multistep"))
 
 
 def test_keys_that_hang_together_wait_for_the_checkpoint():
     typed = config(schedule__warmup_epochs=91.0, optim__lr=-1.0)
-    assert [str(text).split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]
+    assert [str(text).split()[0] for text in validate(typed, partial=True)] == ["optim.lr"]

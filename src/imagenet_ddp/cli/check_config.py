@@ -25,7 +25,7 @@ from imagenet_ddp.config.schema.commands import (
 from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.read_if import unread
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
-from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS, to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
@@ -47,7 +47,7 @@ _MISSING = {  # required key -> what to type
 }
 
 # Groups of which an object is made -> where their _target_ is: in the group, or in each of its entries.
-_MADE = {"model": 1, "optim": 1, "schedule": 1, "loss": 1, "data": 1, "callbacks": 2, "logger": 2}
+_MADE = dict.fromkeys(WITH_ARGS, 1) | dict.fromkeys(OF_ENTRIES, 2)
 
 
 def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mistake]]:
@@ -171,7 +171,7 @@ def _of_keys(
     if is_whole or verb in ("prepare", "benchmark"):
         found += unread(typed, values, keys.declared(verb))
     found += check_labels.validate(values, verb) if is_whole else []
-    return found + check_learning.validate(values, environ, partial=not is_whole)
+    return found + check_learning.validate(values, partial=not is_whole)
 
 
 def _is_one_of_sweep(config: DictConfig, environ: Mapping[str, str]) -> bool:

@@ -15,12 +15,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_files
-from imagenet_ddp.cli.explain import FREE, in_file, refused
+from imagenet_ddp.cli.explain import in_file, refused
 from imagenet_ddp.cli.options import HYDRA, Files, Option
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared, leaves
-from imagenet_ddp.config.section import typed_config
+from imagenet_ddp.config.section import FREE_KEYS, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.place import Place
@@ -105,7 +105,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
 def _over_stored(option: Option) -> Option:
     """Return an option of a command that resumes a run, so that it can also set, or delete, what only the stored config
     has: an argument of a callback, for example. merge_overrides lays it over that config, which is then checked."""
-    if not option.key.startswith(FREE):
+    if not option.key.startswith(FREE_KEYS):
         return option
     return replace(option, sign="++", value=None if option.sign == "~" else option.value)
 
@@ -133,7 +133,7 @@ def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Composed:
         try:
             _set_value(job.config, option)
         except Exception as error:
-            if not (option.key.startswith(FREE) and {option.key.partition(".")[0], "experiment"} & job.wrong):
+            if not (option.key.startswith(FREE_KEYS) and {option.key.partition(".")[0], "experiment"} & job.wrong):
                 job.mistakes.append(refused(option, error, verb, files))  # else the file that was meant may have it
     _record(job.config, options)
     return job

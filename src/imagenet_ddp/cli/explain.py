@@ -13,15 +13,13 @@ from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
 from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.config.section import FREE_KEYS
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.system.text import first_sentence
-
-# any key below these can be added
-FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.", "schedule.args.", "loss.args.")
 
 
 def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistake:
@@ -65,7 +63,7 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
     if declaration or key.startswith("hydra."):
         reason = first_sentence(error.__cause__ or error)
         return Mistake(f"{line} cannot be merged: {reason}", (key,), hint="leave it out, and type each key by itself")
-    if key.startswith(FREE) and not removed(key):
+    if key.startswith(FREE_KEYS) and not removed(key):
         fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
         return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
     return unknown(key, keys, line.partition("=")[2])

@@ -3,8 +3,8 @@
 hydra.main stops at its first error, with exit code 1 and a folder left behind. Here, data flows one way: the command
 line is split into words (words.py), each word is read once (options.py), the config of each job is composed in layers
 (compose.py), read as typed objects and checked (check_config.py, check_launch.py), and all mistakes are reported
-together (request.py). There are two ways in: command_line for a command on this machine, job_elsewhere for a job that
-SLURM will run on others.
+together (request.py). Lines are checked by command_line for this machine, by job_elsewhere for those on which SLURM
+will run a job, and by read_single_process for a command without ranks; composed checks nothing.
 """
 
 from collections.abc import Mapping, Sequence

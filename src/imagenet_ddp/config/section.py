@@ -35,6 +35,13 @@ class Section(Mapping[str, Any]):
         return len(_groups(type(self)))
 
 
+# Groups of which one object is made: their _target_ names a class, which is called with their `args`.
+WITH_ARGS = ("data", "model", "optim", "schedule", "loss", "module")
+OF_ENTRIES = ("callbacks", "logger")  # groups of NAME: {_target_: CLASS, further arguments}
+# beginnings of keys that nothing declares
+FREE_KEYS = (*(f"{group}.args." for group in WITH_ARGS), *(f"{group}." for group in OF_ENTRIES))
+
+
 class Replaceable(Section):
     """A group whose _target_ may name a class of the user's own."""
 

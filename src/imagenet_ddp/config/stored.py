@@ -14,14 +14,13 @@ from typing import Any, cast
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.section import FREE_KEYS, OF_ENTRIES
 from imagenet_ddp.config.validators import is_mapping, shown
 from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 # Groups of which a command makes objects, or which it reads from an address; the other commands use all groups.
 _USED = {"predict": ("model",), "demo": ("model",), "export": ("model", "data"), "evaluate": ("model", "data")}
-_OF_ENTRIES = ("callbacks", "logger")  # groups of NAME: {_target_: CLASS, further arguments}
-_ARGS = tuple(f"{group}.args." for group in ("data", "model", "optim", "schedule", "loss", "module"))
-_FREE = ("callbacks.", "logger.", "nccl.env.", *_ARGS)  # ++ adds keys below these
+_FREE = (*FREE_KEYS, "nccl.env.")  # ++ adds keys below these
 _NOT_USED = ("model.weights",)  # those of the checkpoint are used instead
 _SERVICES = "imagenet_ddp.callbacks.loggers."  # begins the classes of conf/logger that send to a server
 _ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -122,7 +121,7 @@ def _entries(
         if not is_mapping(node) or (groups is not None and group not in groups):
             continue
         of_group: Any = typed.get(group) or {}
-        if group not in _OF_ENTRIES:
+        if group not in OF_ENTRIES:
             yield group, node, of_group
             continue
         for name, entry in node.items():
@@ -149,7 +148,7 @@ def _is_outside(path: str, text: str) -> bool:
     library by NCCL."""
     if path.startswith("nccl.env."):
         return "/" in text or path.endswith("_FILE")
-    return (path.partition(".")[0] in _OF_ENTRIES or path == "data.cache_dir") and bool(_OUTSIDE.match(text))
+    return (path.partition(".")[0] in OF_ENTRIES or path == "data.cache_dir") and bool(_OUTSIDE.match(text))
 
 
 def _option(path: str, value: Any) -> str:

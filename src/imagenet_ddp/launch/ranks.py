@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 def make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
-    from imagenet_ddp.launch import devices
-    from imagenet_ddp.launch import plan as engine_plan
+    from imagenet_ddp.launch import devices, plan
     from imagenet_ddp.launch.world import agree_on_devices
 
-    plan = engine_plan.make_plan(
+    made = plan.make_plan(
         job.config,
         world.place,
         world.device,
@@ -39,15 +38,15 @@ def make_plan(job: Job, world: "World") -> "Plan":
         keep_global_batch_size=job.keep_global_batch_size,
         threads_before=job.threads_before,
     )
-    plan = agree_on_devices(plan, world)
-    kind, num_threads, num_local = plan.accelerator.value, plan.num_threads.value, world.place.local_world_size
+    made = agree_on_devices(made, world)
+    kind, num_threads, num_local = made.accelerator.value, made.num_threads.value, world.place.local_world_size
     devices.set_up_process(kind, num_threads)
     devices.take_cores(kind, num_local * num_threads, num_local)
     if job.config.trainer.deterministic:
         # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
         # the batch finder.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    return plan
+    return made
 
 
 def with_checkpoint(job: Job, world: "World") -> Job:

@@ -216,7 +216,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
 
 def run(request: parse.Request, run_job: Callable[..., float | None]) -> float | None:
     """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. run_job: runs one job
-    (in_sweep=True), and returns its best val/top1."""
+    (in_sweep=True), and returns its best score."""
     if any(config.resume for config in request.configs):
         raise ConfigError(
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."

@@ -1,7 +1,6 @@
 """Find mistakes in the options of the net, optimizer, schedule, loss, teacher and weight average, without importing
 torch."""
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -28,7 +27,7 @@ CLASSIFIERS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool = False) -> list[Mistake]:
+def validate(config: CommonConfig, *, partial: bool = False) -> list[Mistake]:
     """Return every mistake. partial: a checkpoint sets the other keys, so check each key on its own."""
     found = _names(config)
     for group in ("model", "optim", "schedule", "loss", "module", "teacher", "averaging", "compile"):

@@ -1,4 +1,5 @@
-"""Sum what is measured over images, on the device: in training, in validation and over the ranks."""
+"""Sum what is measured over the images of a rank, on its device. Over the ranks, ImageMean of metrics.py sums a
+validation, and RunningSums of callbacks/measures.py a training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

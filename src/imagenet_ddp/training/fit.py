@@ -34,7 +34,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         except SignalExit as left:
             log.note(str(left))
             raise
-        for line in opening_lines(plan, world, parts.data, parts.module.net):
+        for line in opening_lines(plan, parts.data, parts.module.net):
             log.say(line)
         for line in detail_lines(plan, world, parts.data):
             log.note(line)

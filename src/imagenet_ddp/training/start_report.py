@@ -24,7 +24,7 @@ FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 CLASSES_ON_SCREEN = 5
 
 
-def opening_lines(plan: Plan, world: World, data: ImageDataModule, net: nn.Module) -> list[str]:
+def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str]:
     """Return the lines for the screen: ranks, data, recipe, the arithmetic of batch and learning rate, net, device, and
     what may be a mistake. Together with detail_lines they have each automatic choice."""
     config, place, classes = plan.config, plan.place, data.source.classes

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_config
 from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.section import FREE_KEYS
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import Mistake, key_of, setting
 from imagenet_ddp.system.text import first_sentence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 RANGE = {"low", "high", "log", "step"}
-# Any key below these is allowed, because they contain keyword arguments of classes named by _target_.
-FREE = ("data.args.", "model.args.", "optim.args.", "schedule.args.", "loss.args.", "callbacks.", "logger.")
 # Keys that only determine where a trial runs or what it is called, not how well it learns.
 NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "cluster", "nccl", "resume", "sweep",
                 "name", "allow_targets", "tune", "search")  # fmt: skip
@@ -47,7 +46,7 @@ class Parameter:
             text = quote(self.entry[distribution.choices.index(label)])
         else:
             text = f"{label:.4g}" if isinstance(label, float) else str(label)
-        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={text}"
+        return f"{'++' if self.key.startswith(FREE_KEYS) else ''}{self.key}={text}"
 
 
 def quote(value: Any) -> str:

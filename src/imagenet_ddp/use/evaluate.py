@@ -38,8 +38,8 @@ from imagenet_ddp.use.evaluation_results import Predicted, further_results, pred
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
-    """Evaluate the job's checkpoint or weights. Return top-1 as a fraction, and write all results to evaluation.json
-    in the job's folder."""
+    """Evaluate the job's checkpoint or weights. Return the score, such as top-1 as a fraction, and write all results
+    to evaluation.json in the job's folder."""
     log = Log(job.run_dir / "logs", world.place.rank)
     log.capture_libraries()
     config = job.config

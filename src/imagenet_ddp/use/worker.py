@@ -11,11 +11,11 @@ from imagenet_ddp.system.process import import_torch
 
 
 def evaluate(place: Place, job: Job, facts: Mapping[str, Any]) -> float:
-    """Evaluate in this process; return the top-1, a fraction. facts: see meet_ranks."""
+    """Evaluate in this process; return the score, such as top-1 as a fraction. facts: see meet_ranks."""
     exit_on_signal()
     with met_ranks(place, job.config, facts, job=job) as world:
         with import_torch():
-            from imagenet_ddp.use import evaluate as engine_evaluate
+            from imagenet_ddp.use.evaluate import run
 
         job = with_checkpoint(job, world)
-        return engine_evaluate.run(job, make_plan(job, world), world)
+        return run(job, make_plan(job, world), world)

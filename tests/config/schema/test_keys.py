@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OptimConfig
 from imagenet_ddp.config.schema.schedules import ScheduleConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, TrainerConfig
-from imagenet_ddp.config.section import OneOf, to_config, to_plain
+from imagenet_ddp.config.section import WITH_ARGS, OneOf, to_config, to_plain
 from imagenet_ddp.config.validators import shown
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
@@ -38,6 +38,11 @@ def test_the_two_tables_are_lightnings_keys():
     accepted = set(TrainerConfig())
     assert accepted | REFUSED.keys() == set(inspect.signature(Trainer).parameters) | {"batch_finder"}
     assert not accepted & REFUSED.keys()
+
+
+def test_each_group_that_names_a_class_of_the_user_is_listed():
+    named = {path.removesuffix("._target_") for path in KEYS if path.endswith("._target_")}
+    assert named == set(WITH_ARGS) and all(f"{group}.args" in KEYS for group in named)
 
 
 def test_precisions_are_lightnings_and_auto():
