@@ -95,7 +95,7 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     probabilities[:4] = probabilities[:4, ::-1]  # 6 of 10 predictions are right
     page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"])))
     assert page.summary[-1].startswith(
-        "likely_wrong_labels.csv lists the 4 of 10 images whose label the net doubts, most"
+        "likely_wrong_labels.csv lists the 4 of 10 images whose prediction differs from the label, most"
     )
     right = build(
         "e", None, read(write_evaluation(tmp_path / "r", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"]))

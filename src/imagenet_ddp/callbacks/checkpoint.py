@@ -187,8 +187,8 @@ class ResumeCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         trainer.num_sanity_val_steps = 0  # type: ignore[attr-defined]  # it checks, or scores, the start of a run
         if (stopping := find_callback(trainer, EarlyStopping)) and stopping.state_key in checkpoint["callbacks"]:
-            # Lightning would restore the stored patience, even if another one is set for the resume, and the reason of
-            # an end that is none any more
+            # Lightning would restore the stored patience, even if another one is set for the resume, and the reason why
+            # the run ended, which no longer holds
             changed: dict[str, Any] = {"patience": stopping.patience}
             if not self.is_over:
                 changed["stopping_reason"] = stopping.stopping_reason.value

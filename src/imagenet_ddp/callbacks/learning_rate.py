@@ -53,7 +53,7 @@ class LearningRate(L.Callback):
 
             until = "" if left == math.inf else f", {rate(left - 1):.3g} in step {done + left}, the last"
             self._say(f"Learning rate: {rate(0):.3g} in step {done + 1}{until}.")
-            # at a step where the schedule of this run has a jump of its own, the rate before it is no other
+            # a jump of the schedule itself is not a changed rate
             if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
                 self._say(
                     f"The learning rate jumps from {before:.3g} to {rate(0):.3g}, because optim.*, the batch, "

@@ -70,7 +70,7 @@ def is_stopping(trainer: L.Trainer, epochs: int) -> bool:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training is after a batch. step: optimizer steps so far. is_update: as of is_update()."""
+    """Where a training is after a batch. step: optimizer steps so far. is_update: result of is_update()."""
 
     step: int = 0
     is_update: bool = True

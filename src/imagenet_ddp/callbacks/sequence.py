@@ -1,7 +1,7 @@
 # pyright: reportIncompatibleMethodOverride=false
 # Lightning passes the arguments of hooks by position.
-"""Tell a training as it happens: what is done at a step, at an interval, at a validation, at the end of an epoch, at a
-stop and at a failure, in this order.
+"""Define what happens in a training: at a step, at an interval, at a validation, at the end of an epoch, at a stop and
+at a failure, in this order.
 
 Lightning calls Checkpoint callbacks after all others. So there are two callbacks: First precedes those of the user,
 which find the learning rate and the numbers of a step in place, and Last, a Checkpoint, follows them, so that a

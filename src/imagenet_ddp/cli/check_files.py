@@ -20,7 +20,7 @@ def validate(files: Files, choices: Iterable[Mapping[str, str]], keys: Mapping[s
     named = [(f"{files.config_name}.yaml", "")]
     named += [(f"{group}/{name}.yaml", group.replace("/", ".")) for each in choices for group, name in each.items()]
     folder = files.own_folder or conf_dir()
-    # of two files of one name, Hydra reads that of conf/
+    # if both folders have a file of the same name, Hydra reads that of conf/
     read = [(folder / file, package) for file, package in dict.fromkeys(named) if not (conf_dir() / file).is_file()]
     return [mistake for file, package in read if file.is_file() for mistake in _of_file(file, package, keys)]
 

@@ -74,8 +74,8 @@ class Typed:
 
 
 class Files:
-    """The config files of one command: those of conf/, then those of --config-dir. Of two files of one name, Hydra
-    reads that of conf/."""
+    """The config files of one command: those of conf/, then those of --config-dir. If both have a
+    file of the same name, Hydra reads that of conf/."""
 
     @hold_signals()
     def __init__(self, verb: str, config_name: str, config_dir: str | None):

@@ -87,7 +87,7 @@ def _untrusted(options: Sequence[str], typed: Sequence[str]) -> list[str]:
 
 
 def _stored(sweep_dir: Path) -> dict[str, Any]:
-    """Return the content of sweep.yaml. Raises ConfigError if the file cannot be read, or is none of store()."""
+    """Return the content of sweep.yaml. Raises ConfigError if the file cannot be read, or is not one of store()."""
     problems: list[str] = []
     found = read_mapping(sweep_dir / FILE, problems)
     if not problems and not all(isinstance(word, str) for key in ("options", "flags") for word in found.get(key, [])):

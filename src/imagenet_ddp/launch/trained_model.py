@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class TrainedModel:
     """A trained net and the names of its classes.
 
-    origin: the file, or the name of the weights in their library. what: in how far it was trained, for the log.
+    origin: the file, or the name of the weights in their library. what: how long it was trained, for the log.
     weights: tensors by the net's own names. contents: this project's part of a checkpoint; {} for other weights.
     is_best: whether these are the weights of contents["best_top1"]. has_names: whether the names of the classes are
     known, else they are numbers. notes: lines for the log. epochs: those that were trained; None if unknown.

@@ -13,7 +13,7 @@ def validate(config: CommonConfig, verb: str) -> list[Mistake]:
     if data.labels != "several":
         return []
     if verb in _ONLY_ONE:
-        what = f"data.labels must be one for {verb}, which knows one label per image only, got several"
+        what = f"data.labels must be one for {verb}, which supports one label per image only, got several"
         hint = "predict with `python -m imagenet_ddp.predict` or imagenet_ddp.load" if verb == "export" else ""
         return [Mistake(what, ("data.labels",), () if hint else (setting("data.labels=one"),), hint)]
     found: list[Mistake] = []

@@ -60,7 +60,7 @@ class ImageClassifier(L.LightningModule):
         self._val_views = val_views
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
         self.val_means = {name: ImageMean(name) for name in self.task.sums_of}
-        self.val_measures: dict[str, Any] = self.task.val_measures(num_val_images)  # no means over images
+        self.val_measures: dict[str, Any] = self.task.val_measures(num_val_images)  # not means over images
         for name, metric in {**self.val_means, **self.val_measures}.items():
             self.add_module("val_loss" if name == "loss" else name, metric)  # such as top1
         self.counted = ImagesCounted(num_val_images)
@@ -75,7 +75,7 @@ class ImageClassifier(L.LightningModule):
         """Return the module with the weights and the classes of a checkpoint. No code is run from the file.
 
         net: required if the checkpoint is one of a net of the user's own. arguments: those of this class, such as
-        make_optimizer, which only a training needs. Raises ConfigError if the file is none of this program.
+        make_optimizer, which only a training needs. Raises ConfigError if the file is not a checkpoint of this program.
         """
         net, classes, task, state = read_module(checkpoint_path, map_location, net)
         arguments = {"make_optimizer": no_optimizer, "task": task, **arguments}
@@ -244,9 +244,9 @@ def make_classifier(target: str | None, arguments: dict[str, Any], **more: Any) 
     module = make("module._target_", target, arguments, **more)
     if not isinstance(module, ImageClassifier):
         raise ConfigError(
-            f"module._target_={target} must be a class derived from imagenet_ddp.models.ImageClassifier, whose net, "
-            f"data and checkpoints the commands know, got {type(module).__name__}. Hint: derive it from "
-            "ImageClassifier, or train any other LightningModule by a script of your own (docs/library.md)."
+            f"module._target_={target} must be a class derived from imagenet_ddp.models.ImageClassifier, "
+            f"got {type(module).__name__}. Hint: derive it from ImageClassifier, or train any other LightningModule by "
+            "a script of your own (docs/library.md)."
         )
     return module
 

@@ -18,7 +18,7 @@ from imagenet_ddp.models.task import Task
 def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> tuple[nn.Module, list[str], Task, Any]:
     """Return (the net with random weights, the names of the classes, the task, the module's state) of a checkpoint. No
     code is run from the file. net: used in place of that of the checkpoint, and required if that is one of the user's
-    own. Raises ConfigError if the file is none of this program."""
+    own. Raises ConfigError if the file is not a checkpoint of this program."""
     stored = torch.load(path, map_location, weights_only=True)
     contents = stored.get("imagenet_ddp", {})
     if not (is_mapping(contents) and "config" in contents):

@@ -1,6 +1,6 @@
 """Define what a training learns and how it is measured: the loss, the sums over images, and the score. Training, log,
-evaluation and report ask a Task for these, and config/figures.py for their words. Another task is a further subclass of
-Task, and a row there."""
+evaluation and report get these from a Task, and their words from config/figures.py. Another task is a further subclass
+of Task, and a row there."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Task(ABC):
         return [f"val/{each.name}" for each in (*others, loss)]
 
     def val_measures(self, num_images: int) -> dict[str, Metric]:
-        """Return the metrics of a validation that are no means over images, by the names of their figures. Each is
+        """Return the metrics of a validation that are not means over images, by the names of their figures. Each is
         updated with (logits, target, index). num_images: of the split."""
         return {}
 

@@ -132,8 +132,9 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
     }  # fmt: skip
     num_listed, total = len(wrong_labels.rows), count_noun(len(found), "image")
     listed = (
-        f"{error_analysis.LABELS_FILE} lists the {num_listed:,} of {total} whose label the net doubts, most doubtful "
-        "first. It holds wrong labels and mistakes of the net: look at an image before you relabel it."
+        f"{error_analysis.LABELS_FILE} lists the {num_listed:,} of {total} whose prediction differs from the "
+        "label, most doubtful first. It holds wrong labels and mistakes of the net: look at an image before you "
+        "relabel it."
     )
     if not num_listed:
         listed = f"the net predicts the given label of each of {total}"

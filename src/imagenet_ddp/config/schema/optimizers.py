@@ -109,7 +109,7 @@ class _Named(OptimConfig):
 
 @dataclass
 class _Momentum(_Named):
-    momentum: Annotated[float, number(0, below=1), "momentum."] = 0.9
+    momentum: Annotated[float, number(0, below=1), "factor of the previous update in each update."] = 0.9
 
     def arguments(self) -> dict[str, Any]:
         return super().arguments() | {"momentum": self.momentum}
