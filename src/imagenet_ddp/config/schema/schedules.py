@@ -71,7 +71,7 @@ class OwnSchedule(Warmed):
         for epochs in (0.0, min(length, 1.0)):
             try:
                 is_number = isinstance(value := own(epochs), int | float) and math.isfinite(value) and value >= 0
-                found = "" if is_number else f"got {value!r} after {epochs:g} epochs"
+                found = "" if is_number else f"got {value!r} at epoch {epochs:g}"
             except Exception as error:
                 found = f"but the call failed: {first_line(error)}"
             if found:
