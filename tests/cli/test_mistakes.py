@@ -259,7 +259,7 @@ def test_the_list_ends_with_the_whole_corrected_line(
         command.request("train")
     before, last = capfd.readouterr().err.splitlines()[-2:]
     _, _, typed = last.partition("python -m imagenet_ddp.train ")
-    assert before == "With the first way of each hint:" and typed == expected
+    assert before == "Corrected command:" and typed == expected
     assert mistakes(shlex.split(typed)) == []
 
 

@@ -10,7 +10,7 @@ from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.forked_commands import start_code
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.predictions import read
+from imagenet_ddp.report.predictions import of_run, read
 
 CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
@@ -54,6 +54,10 @@ print(json.dumps([len(found), reason]))
     assert reason.startswith("The best checkpoint could not be evaluated (evaluate ended with exit code 2). Hint: run")
     assert reason.endswith("The page shows older predictions.")
     assert "best.ckpt" in done.err
+    # the line that the refusal printed, typed with the option that was missing, evaluates into this folder
+    write_evaluation(run / ".evaluation", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
+    found, reason = of_run(run, is_running=False)
+    assert found is not None and len(found) == 2 and not reason
 
 
 def test_what_is_not_as_written_is_refused(tmp_path: Path):

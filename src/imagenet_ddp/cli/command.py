@@ -163,7 +163,7 @@ def show(error: ConfigError, verb: str) -> None:
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     if argv := _corrected(verb, sys.argv[1:], error.mistakes):
-        lines += ["", "With the first way of each hint:", overrides.shell_line(verb, argv)]
+        lines += ["", "Corrected command:", overrides.shell_line(verb, argv)]
     print(for_terminal("\n".join(lines)), file=sys.stderr)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.cli.overrides import in_folder, quoted, shell_line
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
@@ -139,18 +139,23 @@ def _is_current(file: Path, checkpoint: Path) -> bool:
     return not checkpoint.is_file() or (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime)
 
 
+def _options(checkpoint: Path, folder: Path) -> list[str]:
+    return [quoted(f"checkpoint={checkpoint}"), quoted(f"hydra.run.dir={folder}")]
+
+
 def _evaluate(checkpoint: Path, folder: Path) -> str:
     """Evaluate a checkpoint in a process of its own. Return the reason if that failed, else ""."""
     draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
-    shutil.rmtree(draft, ignore_errors=True)
-    if draft.is_symlink():  # of which rmtree removes nothing
+    if draft.is_symlink():
         draft.unlink()
-    argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
-    print(f"Evaluating {checkpoint}", file=sys.stderr)
-    # its output would name the draft
-    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=subprocess.DEVNULL).returncode
+    code, argv = 0, _options(checkpoint, draft)
+    if not _is_current(draft / "evaluation.json", checkpoint):  # else a user typed the line that a refusal printed
+        shutil.rmtree(draft, ignore_errors=True)
+        print(f"Evaluating {checkpoint}", file=sys.stderr)
+        command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
+        code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode  # its output would name the draft
     if code:
-        argv = in_folder(in_folder([], "hydra.run.dir", folder), "checkpoint", checkpoint)
+        argv = _options(checkpoint, folder)
         return (
             f"The best checkpoint could not be evaluated (evaluate ended with exit code {code}). Hint: "
             f"run `rm -rf {shlex.quote(str(folder))}`, then `{shell_line('evaluate', argv)}` with the option that its "
