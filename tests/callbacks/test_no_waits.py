@@ -32,6 +32,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     write_images(root / "train", {"cat": 10, "dog": 10, "owl": 10})
     write_images(root / "val", {"cat": 3, "dog": 3, "owl": 3}, seed=1)
+    paths = sorted(path.relative_to(root) for path in root.glob("*/*/*"))
+    rows = [
+        f"{path},{path.parts[1]}{';owl' if number % 2 else ''},{path.parts[0]}" for number, path in enumerate(paths)
+    ]
+    (root / "labels.csv").write_text("\n".join(["path,label,split", *rows]))
     return root
 
 
@@ -128,6 +133,7 @@ RUNS = {
                                             "data.mixup_alpha=0.2", "data.vflip=0.5", "data.val_mirror=true"],
     "teacher, smoothing, weights of images": ["loss.label_smoothing=0.1", "data.cutmix_alpha=1.0"],
     "contiguous, lion": ["model.channels_last=false", "optim=lion"],
+    "several labels": ["data=table", "data.labels=several", "loss.name=bce"],
 }  # fmt: skip
 
 
@@ -150,7 +156,8 @@ def test_a_training_waits_only_where_it_shows_figures(
     cuda: FakeCuda, options: list[str], tree: Path, tmp_path: Path
 ) -> None:
     with_teacher = RUNS["teacher, smoothing, weights of images"]
-    plan = gpu_plan(tree, *options, f"trainer.log_every_n_steps={EVERY}",
+    root = tree / "labels.csv" if "data=table" in options else tree
+    plan = gpu_plan(root, *options, f"trainer.log_every_n_steps={EVERY}",
                     "~callbacks.checkpoint", "~callbacks.batch_sheet")  # fmt: skip
 
     def change(run: Any) -> None:

@@ -95,8 +95,8 @@ class MeanAveragePrecision(Metric):
 
     def compute(self) -> Tensor:
         """Return the mean as a scalar; NaN if there is no label."""
-        is_counted = self.times > 0
-        logits, labels = self.logits[is_counted].cpu(), self.labels[is_counted].cpu().long()
+        logits, labels, times = (each.cpu() for each in (self.logits, self.labels, self.times))
+        logits, labels = logits[times > 0], labels[times > 0].long()
         self.of_each = torch.full((labels.shape[1],), torch.nan)
         for each in range(labels.shape[1]):
             if labels[:, each].any():
