@@ -11,7 +11,7 @@ from helpers import forked_commands
 
 @pytest.mark.slow
 def test_the_script_trains_and_continues(tree: Path, tmp_path: Path) -> None:
-    [_, script] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
+    [_, script, _] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
     (tmp_path / "images").symlink_to(tree)
 
     def run(text: str) -> str:

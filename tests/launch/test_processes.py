@@ -17,7 +17,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.processes import run_ranks
 
 
-def open_without_listing(place: Place, job: Job) -> int:
+def open_without_listing(place: Place, job: Job, facts: Any) -> int:
     def refuse(path: Any) -> Any:
         raise AssertionError(f"{path} is listed again")
 

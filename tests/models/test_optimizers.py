@@ -15,7 +15,7 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_grou
 from torch import nn
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig, OwnOptimizer
 from imagenet_ddp.config.schema.schedules import SCHEDULES, Cosine, MultiStep, ScheduleConfig, Step
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
@@ -445,7 +445,7 @@ def test_a_state_of_another_shape_is_refused(name: str):
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_fused_optimizer_of_the_user_has_the_same_check(fused: bool):
     """Also if only the checkpoint says that it is fused. Others may have a buffer of that name in another shape."""
-    net, optim = nn.Linear(64, 8), OptimConfig(_target_="torch.optim.AdamW")
+    net, optim = nn.Linear(64, 8), OwnOptimizer(_target_="torch.optim.AdamW")
     made = make_optimizer(optim, net, 0.1, False)
     net(torch.ones(1, 64)).sum().backward()
     made.step()

@@ -68,12 +68,13 @@ class TrainLog(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         task = task_of(pl_module)
-        self.counts_images, self._sums_of = task is not None, task.sums_of if task else []
+        self._sums_of = task.sums_of if task else []
         self.figures = task.figures if task else self.figures
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun, self.updated = trainer, None, False, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
+        self.counts_images = task_of(pl_module) is not None
         # restored sums are those of all ranks
         epoch = self._restored if trainer.global_rank == 0 else None
         self.sums = RunningSums(self._sums_of, pl_module.device, epoch)
