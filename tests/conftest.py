@@ -263,13 +263,11 @@ def run(tmp_path: Path) -> Run:
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function: refused("train", *options) types the command in the test's own folder, but in this process,
     and returns its mistakes in one line. The command must exit with code 2."""
-    from helpers import process_state
     from helpers.composed_once import compose_once
 
     from imagenet_ddp.__main__ import main
 
     def type_it(verb: str, *options: str, **environ: str | None) -> str:
-        before = process_state.read()
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patch:
             compose_once(patch)
@@ -281,7 +279,6 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
             patch.setattr(sys, "argv", ["imagenet_ddp", verb, *options])
             with pytest.raises(SystemExit) as caught:
                 main()
-        process_state.restore(before)
         out, err = capsys.readouterr()
         assert (caught.value.code, "Traceback" in err) == (2, False), out + err
         return " ".join(err.split())

@@ -4,6 +4,7 @@ import ast
 import re
 
 from conftest import ROOT
+from test_layers import MODULES, file_of, imports
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGE = ROOT / "src" / "imagenet_ddp"
@@ -21,26 +22,14 @@ def test_the_reading_order_is_closed():
     for folder, names in re.findall(r"^\| (?:`(\w+/)`|the top) \| (.*) \|$", table, re.MULTILINE):
         leaves |= {f"{folder}{name}" for name in re.findall(r"`([\w/]+?(?:\.py|/))`", names)}
     assert [name for name in leaves if not (PACKAGE / name).exists()] == []
-    unnamed = {
-        module
-        for text in lines
-        for module in imported(text)
-        if module not in (*sheet, *leaves) and not any(module.startswith(leaf) for leaf in leaves if leaf.endswith("/"))
+    file = {
+        module: "__init__.py" if path.name == "__init__.py" else str(path.relative_to(PACKAGE))
+        for module, path in MODULES.items()
     }
+    used = {file[file_of(name)] for _, importer, name in imports() if file[importer] in sheet}
+    folders = tuple(leaf for leaf in leaves if leaf.endswith("/"))
+    unnamed = {each for each in used if each not in (*sheet, *leaves) and not each.startswith(folders)}
     assert unnamed == set(), "name them in the reading order or among its leaves"
-
-
-def imported(text: str) -> set[str]:
-    """The files of this package from which a file imports."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("imagenet_ddp"):
-            folder = (node.module or "").replace(".", "/").removeprefix("imagenet_ddp").removeprefix("/")
-            for name in (alias.name for alias in node.names):
-                inside = f"{folder}/{name}.py".removeprefix("/")
-                alone = f"{folder}.py" if folder and (PACKAGE / f"{folder}.py").is_file() else "__init__.py"
-                found.add(inside if (PACKAGE / inside).is_file() else alone)
-    return found
 
 
 def test_every_package_is_in_the_diagram():

@@ -61,7 +61,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
             return run_ranks(worker.train, job, job.config, place, commands, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
-        if job.checkpoint is None:
+        if job.has_new_folder:
             folder.remove_refused(job.run_dir, error)
         raise
 

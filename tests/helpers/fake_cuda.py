@@ -121,10 +121,9 @@ class FakeCuda(TorchDispatchMode):
 
     # ---- torch.cuda and autograd
 
-    def record(self, name: str, result: Any = None) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def record(self, name: str) -> Callable[..., None]:
+        def call(*args: Any, **kwargs: Any) -> None:
             self.calls.append(" ".join([name, *map(str, args)]))
-            return result
 
         return call
 
@@ -143,9 +142,6 @@ class FakeCuda(TorchDispatchMode):
         for name in ("set_device", "manual_seed", "manual_seed_all", "empty_cache", "_lazy_init",
                      "reset_peak_memory_stats"):  # fmt: skip
             patch.setattr(cuda, name, self.record(name))
-        patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as Lightning does
-        patch.setenv("OMP_NUM_THREADS", "1")  # which a predictor sets
-        patch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)  # which a run sets
         patch.setattr(cuda, "synchronize", self.synchronize)
         current = Stream(self, "current")
         patch.setattr(cuda, "Stream", lambda *_: Stream(self, "other"))

@@ -15,9 +15,8 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.training import build
 
-BATCH = 4
 OPTIONS = (
-    "data=imagefolder", "data.image_size=32", "data.val_resize=32", f"data.batch_size={BATCH}", "data.num_workers=0",
+    "data=imagefolder", "data.image_size=32", "data.val_resize=32", "data.batch_size=4", "data.num_workers=0",
     "model._target_=helpers.plain_loop.SmallNet", "allow_targets=[helpers]", "trainer.max_epochs=1",
     "trainer.accelerator=gpu", "val_log_every_n_steps=1000", "cluster.num_threads=1",
     "logger=none",
@@ -47,9 +46,9 @@ def train(
     return run
 
 
-def evaluate(cuda: FakeCuda, plan: Plan, folder: Path, callbacks: list[Any], world: World | None = None) -> None:
+def evaluate(cuda: FakeCuda, plan: Plan, folder: Path, callbacks: list[Any]) -> None:
     """Validate a net as evaluate does."""
-    world = world or World(plan.place, plan.device)
+    world = World(plan.place, plan.device)
     data = build.make_data(plan, world, print, need_train=False)
     module = build.make_module(plan, data.source.classes, len(data.val_images))
     trainer = build.make_trainer(plan, world, [*callbacks, Steps(cuda)], folder)

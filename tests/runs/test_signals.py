@@ -1,23 +1,12 @@
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 from helpers.forked_commands import start_code
 
 from imagenet_ddp.runs import signals
-from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
-
-
-@pytest.fixture(autouse=True)
-def default_handlers() -> Iterator[None]:
-    """Another test of this process may have installed a Signals, which would record and pass on what these raise."""
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+from imagenet_ddp.runs.signals import SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
 
 
 def test_a_held_signal_is_raised_when_the_block_ends():
@@ -43,34 +32,24 @@ def test_a_held_signal_is_raised_when_the_block_ends():
 @pytest.mark.parametrize("is_nohup", [False, True])
 @pytest.mark.parametrize("install", [lambda: Signals().install(), exit_on_signal])
 def test_a_hangup_counts_unless_nohup_ignores_it(install: Callable[[], object], is_nohup: bool):
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
-        install()
-        for block in (nullcontext, raise_on_signal, hold_signals):
-            with block():
-                assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == is_nohup
-        assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
+    install()
+    for block in (nullcontext, raise_on_signal, hold_signals):
+        with block():
+            assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == is_nohup
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
 
 
 def test_a_duplicate_does_not_interrupt_the_exit(monkeypatch: pytest.MonkeyPatch):
     """A signal to the whole process group arrives twice if a parent such as uv forwards it, too."""
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    try:
-        exit_on_signal()
-        with pytest.raises(SignalExit):
-            signal.raise_signal(signal.SIGTERM)
+    exit_on_signal()
+    with pytest.raises(SignalExit):
         signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+    monkeypatch.setattr(signals, "DUPLICATE_S", 0.0)
+    with pytest.raises(SignalExit):  # a person who presses Ctrl-C again
         signal.raise_signal(signal.SIGINT)
-        monkeypatch.setattr(signals, "DUPLICATE_S", 0.0)
-        with pytest.raises(SignalExit):  # a person who presses Ctrl-C again
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_a_signal_during_the_exit_ends_it_without_a_traceback():

@@ -29,11 +29,8 @@ def test_what_breaks_off_leaves_the_file_before_and_no_draft(tmp_path: Path):
 
 
 def test_rights(tmp_path: Path):
-    before = os.umask(0o027)
-    try:
-        atomic_write(tmp_path / "text", "")
-    finally:
-        os.umask(before)
+    os.umask(0o027)
+    atomic_write(tmp_path / "text", "")
     assert stat.S_IMODE((tmp_path / "text").stat().st_mode) == 0o640
 
 

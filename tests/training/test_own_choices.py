@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import ROOT, SMALL, Run
 
 from imagenet_ddp.config.schema.commands import METRICS
 from imagenet_ddp.distributed.launchers import table
@@ -21,7 +21,6 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from pathlib import Path
 from imagenet_ddp.data import Images, Source
-from imagenet_ddp.models import ImageClassifier
 
 class Shades(Images):
     def __init__(self, length):
@@ -60,16 +59,6 @@ class Signs(torch.optim.Optimizer):
 def steep(epochs, power):
     return lambda elapsed: (1 - elapsed / epochs) ** power
 
-class Decayed(ImageClassifier):
-    def __init__(self, *args, weight, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.weight = weight
-
-    def training_step(self, batch, batch_idx):
-        outputs = super().training_step(batch, batch_idx)
-        squares = sum(parameter.square().sum() for parameter in self.net.parameters())
-        return {**outputs, "loss": outputs["loss"] + self.weight * squares}
-
 class Hinge(torch.nn.Module):
     def __init__(self, margin):
         super().__init__()
@@ -79,10 +68,12 @@ class Hinge(torch.nn.Module):
     def forward(self, logits, target):
         return torch.nn.functional.multi_margin_loss(logits, target, margin=self.margin, reduction="none")
 """
+# with the LightningModule of docs/library.md
+MINE += re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)[2]
 OWN = [
     "optim._target_=mine.Signs", "optim.lr=0.01", "optim.reference_batch=null", "+optim.args.scale=0.1",
     "schedule._target_=mine.steep", "+schedule.args.power=2", "loss._target_=mine.Hinge", "+loss.args.margin=0.5",
-    "module._target_=mine.Decayed", "+module.args.weight=0.01",
+    "module._target_=mine.Mine", "+module.args.weight=0.01",
     "data._target_=mine.shades", "+callbacks.brier._target_=mine.Brier", "callbacks.checkpoint.monitor=val/brier",
     "callbacks.checkpoint.mode=min", "+logger.mine._target_=mine.Lines",
 ]  # fmt: skip
@@ -102,7 +93,7 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, st
     assert stored["monitor"] == "val/brier" and stored["best_top1"] > 0 and list((tmp_path / "r").rglob("hparams.yaml"))
     assert (
         "optimizer mine.Signs," in done.stdout
-        and "schedule mine.steep, loss mine.Hinge, steps of mine.Decayed." in done.stdout
+        and "schedule mine.steep, loss mine.Hinge, steps of mine.Mine." in done.stdout
     )
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     # a checkpoint names no code that an evaluation runs
@@ -115,7 +106,7 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, st
     resume = "resume=r/checkpoints/previous.ckpt"
     refused = "".join(run("train", resume, **package, code=2).stderr.split())
     [allowed] = set(re.findall(r"allow_targets=\[mine[^\]]*\]", refused))
-    assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Decayed"))
+    assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Mine"))
     run("train", resume, allowed, **package, code=0)
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     again = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]

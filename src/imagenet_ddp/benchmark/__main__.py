@@ -67,10 +67,10 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
         allowed, got = f"a source of image files for benchmark={mode}", str(data.target or data.name)
         mistakes.append(must_be("data", allowed, got, setting("data=imagefolder", "data.root=FOLDER")))
     elif mode == "loader":
-        mistakes += check_data.inspect(data, config.seed)[0]
+        mistakes += check_data.inspect(data, config.seed, whole=False)[0]
     else:
         try:
-            parse.command_line("train", typed, {})
+            parse.command_line("train", typed, {}, opens=False)
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:

@@ -67,9 +67,9 @@ class TrainLog(L.Callback):
     # -- hooks
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        task = task_of(pl_module)
+        if task := task_of(pl_module):
+            self.figures = task.figures
         self._sums_of = task.sums_of if task else []
-        self.figures = task.figures if task else self.figures
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun, self.updated = trainer, None, False, False

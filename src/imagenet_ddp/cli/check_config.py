@@ -10,7 +10,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_launch
-from imagenet_ddp.cli.compose import Job
+from imagenet_ddp.cli.compose import Job, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import stored
@@ -78,14 +78,17 @@ class Checked(NamedTuple):
     scan: Scan | None = None
 
 
-def check_job(job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool) -> None:
-    """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set."""
+def check_job(
+    job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool, opens: bool
+) -> None:
+    """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set. opens: whether
+    train and evaluate go on to open the images."""
     config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
     of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
-    opens = verb in ("train", "evaluate") and not is_multirun
+    opens = opens and verb in ("train", "evaluate") and not is_multirun
     found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
     mistakes, job.place, job.scan = found
-    job.mistakes += (independent(mistakes, job.wrong, config, verb, typed) if job.wrong else mistakes) + of_folders
+    job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
 
 
 def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
@@ -97,7 +100,7 @@ def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[st
     if values is not None:
         if values.trainer.accelerator == "auto":
             values.trainer.accelerator = "gpu"
-        found += _of_keys(values, environ, "train", typed, is_whole)
+        found += _of_keys(values, "train", typed, is_whole)
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and (scan := check_data.look(values.data, values.seed, elsewhere=True)):
             found += ConfigError(scan.mistakes).mistakes
@@ -143,7 +146,7 @@ def check_values(
     """Return what check returns, for the typed config. place: that of this command; None: find out."""
     scan = None
     try:
-        found = _of_keys(values, environ, verb, typed, is_whole)
+        found = _of_keys(values, verb, typed, is_whole)
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and verb != "doctor":  # whose checks look at the images
             opens = opens and not found  # else one image of each class is enough
@@ -159,14 +162,11 @@ def check_values(
         elsewhere = place is not None and check_launch.is_elsewhere(place)
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
-        what = f"{error.filename} cannot be used as a path: {error.strerror}"
-        return Checked([Mistake(what, hint="type another path")], place)
+        return Checked([_not_a_path(error)], place)
     return Checked(found + more, place, scan)
 
 
-def _of_keys(
-    values: CommonConfig, environ: Mapping[str, str], verb: str, typed: Sequence[str], is_whole: bool
-) -> list[Mistake]:
+def _of_keys(values: CommonConfig, verb: str, typed: Sequence[str], is_whole: bool) -> list[Mistake]:
     found = keys.validate_group("trainer", values.trainer)
     if is_whole or verb in ("prepare", "benchmark"):
         found += unread(typed, values, keys.declared(verb))
@@ -176,26 +176,18 @@ def _of_keys(
 
 def _is_one_of_sweep(config: DictConfig, environ: Mapping[str, str]) -> bool:
     """Return whether this process runs one job of a sweep."""
-    only = _value(config, "sweep.job", "auto")
+    only = selected(config, "sweep.job", "auto")
     return isinstance(only, int) or (only == "auto" and slurm.array_task(environ) is not None)
 
 
 def _is_whole(config: DictConfig, verb: str) -> bool:
     """Return whether no checkpoint fills in the options that are not typed."""
-    is_whole = verb in ("train", "doctor") or ("checkpoint" in config and _value(config, "checkpoint") is None)
-    return is_whole and _value(config, "resume") in (None, "auto")
-
-
-def _value(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the value, or the default if the key is missing or does not resolve, which the checks report."""
-    try:
-        return OmegaConf.select(config, key, default=default)
-    except OmegaConfBaseException:
-        return default
+    is_whole = verb in ("train", "doctor") or ("checkpoint" in config and selected(config, "checkpoint") is None)
+    return is_whole and selected(config, "resume") in (None, "auto")
 
 
 def _of_sweep(config: DictConfig, is_multirun: bool) -> list[Mistake]:
-    only = _value(config, "sweep.job", "auto")
+    only = selected(config, "sweep.job", "auto")
     if only == "auto" or is_multirun:
         return []
     what = f"sweep.job={only} selects jobs of -m, but -m is not set"
@@ -215,11 +207,15 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
         what = f"{key} does not resolve: {first_sentence(error)}"
         return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))] if is_typed else []
     except OSError as error:
-        return [Mistake(f"{error.filename} cannot be used as a path: {error.strerror}", hint="type another path")]
+        return [_not_a_path(error)]
     if not reason:
         return []
     what = f"{key} must be a folder that can be created ({folder}), but {reason}"
     return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))]
+
+
+def _not_a_path(error: OSError) -> Mistake:
+    return Mistake(f"{error.filename} cannot be used as a path: {error.strerror}", hint="type another path")
 
 
 def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:

@@ -92,12 +92,13 @@ def _print_only(request: Request) -> None:
 
 def _yaml(request: Request) -> str:
     """Return the YAML of --cfg: job, hydra, or all of both. Raises ConfigError."""
-    config = _whole(request)
     if request.shown == "job":
         plain: Any = OmegaConf.to_container(request.configs[0])
         config = OmegaConf.create(without_other_choices(plain, COMMANDS[request.verb]))
-    elif request.shown == "hydra":
-        config = OmegaConf.masked_copy(config, ["hydra"])
+    else:
+        config = _whole(request)
+        if request.shown == "hydra":
+            config = OmegaConf.masked_copy(config, ["hydra"])
     try:
         return OmegaConf.to_yaml(config, resolve=request.is_resolved)
     except OmegaConfBaseException as error:
@@ -138,13 +139,13 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
 
 def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[str] | None:
     """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
-    these mistakes has none."""
+    the first mistakes has none."""
     words = corrected(argv, mistakes)
     for _ in range(MOST_ROUNDS if verb in ("train", "evaluate", *USE_MODEL) else 0):
         if words is None:
             return None
         try:
-            command_line(verb, words, os.environ)
+            command_line(verb, words, os.environ, opens=False)
             return words
         except ConfigError as error:
             more = corrected(words, error.mistakes)

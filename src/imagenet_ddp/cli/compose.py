@@ -94,7 +94,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
                 config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
     for key in OF_WEIGHTS:  # the folder of a run means its best checkpoint
         with contextlib.suppress(OSError):  # the checks report it
-            if (typed := _value(config, key)) and (path := CheckpointStore.to_use(Path(typed))) != Path(typed):
+            if (typed := selected(config, key)) and (path := CheckpointStore.to_use(Path(typed))) != Path(typed):
                 OmegaConf.update(config, key, str(path))
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
@@ -141,7 +141,7 @@ def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Composed:
 
 def _name_after_own_classes(config: DictConfig) -> None:
     """Put the names of the user's own classes into the name of a run, in place of those of the defaults."""
-    targets = {group: str(_value(config, f"{group}._target_") or "") for group in ("data", "model")}
+    targets = {group: str(selected(config, f"{group}._target_") or "") for group in ("data", "model")}
     own = {group: target for group, target in targets.items() if target and not target.startswith("imagenet_ddp.")}
     if own and "name" in config:
         name: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["name"]), resolve=False)
@@ -157,18 +157,18 @@ def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) 
     typed = {option.key for option in options if option.sign != "~"}
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed or "experiment" in job.wrong:
         return []
-    if verb in (*commands.USE_MODEL, "evaluate") or _value(job.config, "resume") not in (None, "auto"):
+    if verb in (*commands.USE_MODEL, "evaluate") or selected(job.config, "resume") not in (None, "auto"):
         return []
-    root, is_generated = _value(job.config, "data.root"), _value(job.config, "data.name") == "shapes"
-    return options_for(str(root)) if root and is_generated and not _value(job.config, "data._target_") else []
+    root, is_generated = selected(job.config, "data.root"), selected(job.config, "data.name") == "shapes"
+    return options_for(str(root)) if root and is_generated and not selected(job.config, "data._target_") else []
 
 
-def _value(config: DictConfig, key: str) -> Any:
-    """Return the value; None if it is missing or does not resolve, which the checks report."""
+def selected(config: DictConfig, key: str, default: Any = None) -> Any:
+    """Return the value, or the default if the key is missing or does not resolve, which the checks report."""
     try:
-        return OmegaConf.select(config, key)
+        return OmegaConf.select(config, key, default=default)
     except OmegaConfBaseException:
-        return None
+        return default
 
 
 def _content(files: Files, group: str, name: str) -> Mapping[str, Any]:

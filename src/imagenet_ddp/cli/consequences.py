@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 from omegaconf import DictConfig
 
 from imagenet_ddp.config.schema import keys
+from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.mistakes import Mistake, key_of
 
 
@@ -21,7 +22,7 @@ def independent(
     declared, chosen = keys.declared(verb), set(map(key_of, typed))
     groups = wrong
     if wrong & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
-        groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
+        groups = {path.partition(".")[0] for path in declared if "." in path} | {*OF_ENTRIES}
     chosen |= {f"{key}.name" for key in chosen}  # of a group
     if "data.root" in chosen:
         chosen |= {"data.train_dir", "data.val_dir"}  # folders below it

@@ -27,12 +27,13 @@ from imagenet_ddp.runs.signals import hold_signals
 T = TypeVar("T", bound=commands.CommonConfig)
 
 
-def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Request:
-    """Compose and check the options of a command that runs on this machine. argv: without the program's name. Raises
-    ConfigError with every mistake."""
+def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, opens: bool = True) -> Request:
+    """Compose and check the options of a command that runs on this machine. argv: without the program's name. opens:
+    whether train and evaluate go on to open the images, of which they then list all. Raises ConfigError with every
+    mistake."""
     line, typed, jobs, in_files = _read(verb, argv)
-    for job in () if line.flags.cfg or line.flags.info else jobs:
-        check_config.check_job(job, environ, verb, line.typed, is_multirun=typed.is_multirun)
+    for job in () if line.only_prints else jobs:
+        check_config.check_job(job, environ, verb, line.typed, is_multirun=typed.is_multirun, opens=opens)
     return accepted(verb, line, typed, jobs, in_files)
 
 

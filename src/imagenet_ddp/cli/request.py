@@ -64,7 +64,7 @@ def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Job], in_file
         words.typed,
         typed.options,
         typed.is_multirun,
-        bool(words.is_answered or words.flags.cfg or words.flags.info),
+        words.only_prints,
         words.flags.cfg,
         words.flags.resolve,
         typed.names,

@@ -40,7 +40,7 @@ NAMES = {name for names in _OPTIONS for name in names}
 # With these options Hydra only prints something. Those of ANSWERED take precedence over all other options.
 ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
 _PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
-LOCAL_RANK = ("--local-rank", "--local_rank")  # torch.distributed.launch adds it, with =N
+LOCAL_RANK = ("--local-rank=", "--local_rank=")  # torch.distributed.launch adds it, with N
 
 # Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
 UNREAD = ("hydra.job.chdir", "hydra.job.env_set", "hydra.callbacks", "hydra.output_subdir")
@@ -62,6 +62,11 @@ class Words:
     is_answered: bool = False
     mistakes: list[Mistake] = field(default_factory=list[Mistake])
     left_out: set[str] = field(default_factory=set[str])
+
+    @property
+    def only_prints(self) -> bool:
+        """Whether the command prints something of its options, and starts nothing."""
+        return bool(self.is_answered or self.flags.cfg or self.flags.info)
 
 
 def read(verb: str, argv: Sequence[str]) -> Words:
@@ -86,7 +91,7 @@ def only_prints(argv: Sequence[str]) -> bool:
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:
     """Return argv without the --local-rank=N or --local_rank=N that torch.distributed.launch adds."""
-    return [token for token in argv if not re.match(r"--local[-_]rank=", token)]
+    return [token for token in argv if not token.startswith(LOCAL_RANK)]
 
 
 # ---- options that begin with -
@@ -124,7 +129,7 @@ def _without_other_programs(argv: Sequence[str]) -> tuple[list[str], list[Mistak
     while rest:
         token = rest.pop(0)
         name, equals, value = token.partition("=")
-        if name in LOCAL_RANK and equals:
+        if token.startswith(LOCAL_RANK):
             continue
         if not token.startswith("-") or len(token) == 1 or name in NAMES:
             kept.append(token)

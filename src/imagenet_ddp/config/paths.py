@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.mistakes import key_of
 
 FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
@@ -79,7 +80,7 @@ def _nodes(config: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
         node = _group(config, group)
         if node.get(name) and (key not in WEIGHTS or is_file(node[name])):
             yield node, name
-    for group in ("callbacks", "logger"):
+    for group in OF_ENTRIES:
         entries = _group(config, group)
         for entry in (_group(entries, key) for key in entries):
             yield from ((entry, name) for name in ARGUMENTS if entry.get(name))

@@ -82,16 +82,21 @@ class OneOf(Replaceable):
         return names, choice(*names).words if len(others) > 1 else f"any but {others[0]}"
 
 
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    """Return field -> its type, with what Annotated adds to it."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
 def one_of(base: type[C], own: type[C], *classes: type[C]) -> dict[str, type[C]]:
     """Record the classes of a group, and return name -> class. own: for one of the user's own."""
     by_name = {each.name: each for each in classes}
     keys: dict[str, tuple[str, Any, Any]] = {}
     for each in (*classes, own):
-        hints = typing.get_type_hints(each, include_extras=True)
         for field in fields(cast(Any, each)):
             made: Any = dataclasses.field  # its types do not admit MISSING for "none"
             default = made(default=field.default, default_factory=field.default_factory)
-            keys.setdefault(field.name, (field.name, hints[field.name], default))
+            keys.setdefault(field.name, (field.name, hints(each)[field.name], default))
     new = [key for name, key in keys.items() if name not in _groups(base)]
     any_of = cast(Any, dataclasses.make_dataclass("any_of", new, bases=(base,)))
     any_of.__module__, any_of.__qualname__ = base.__module__, f"{base.__name__}.any_of"  # so that it can be pickled

@@ -17,10 +17,12 @@ from imagenet_ddp.system.packages import missing_package
 _THREE = list_of(number(), "", 3)
 
 
-def inspect(data: DataConfig, seed: int, *, verb: str = "train") -> tuple[list[Mistake], Scan | None]:
-    """Return (every mistake in the options and in the images, what `look` has found)."""
+def inspect(
+    data: DataConfig, seed: int, *, verb: str = "train", whole: bool = True
+) -> tuple[list[Mistake], Scan | None]:
+    """Return (every mistake in the options and in the images, what `look` has found). whole: as in SourceType.scan."""
     mistakes = validate(data)
-    found = look(data, seed, verb=verb, whole=not mistakes)
+    found = look(data, seed, verb=verb, whole=whole and not mistakes)
     return mistakes + ConfigError(found.mistakes if found else ()).mistakes, found
 
 

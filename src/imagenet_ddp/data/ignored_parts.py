@@ -20,7 +20,9 @@ class IgnoredParts:
 
     def add(self, split: str, images: Images, found: Mapping[int, int]) -> None:
         """Add images of a split. found: their positions, each with its Ignored."""
-        of_split = self._found.setdefault(split, torch.zeros(len(images), dtype=torch.uint8))
+        if split not in self._found:
+            self._found[split] = torch.zeros(len(images), dtype=torch.uint8)
+        of_split = self._found[split]
         for index, value in found.items():
             of_split[index] = value
             for part in Ignored(value) & ~self._said:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.decoding.decode import Picture, Pixels, decode_whole
+from imagenet_ddp.data.decoding.decode import Picture, decode_whole, ignored_of
 from imagenet_ddp.data.decoding.errors import LoadError, UnreadableImage
 from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
@@ -113,10 +113,10 @@ class ImageDataset(Dataset):
         )
 
     def _fill(self, out: Tensor, key: SampleKey, index: int) -> tuple[bool, int]:
-        """Load an image into uint8 (H, W, 3). Return (whether it is to be flipped, value of Pixels.ignored)."""
+        """Load an image into uint8 (H, W, 3). Return (whether it is to be flipped, value of its Ignored)."""
         picture = open_image(self.images, index)
         flip = self.transform.into(out, picture, random.Random(key.image_seed(self.seed)))
-        return flip, picture.ignored.value if isinstance(picture, Pixels) else 0
+        return flip, ignored_of(picture).value
 
     def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""

@@ -19,7 +19,6 @@ from typing import Any
 from imagenet_ddp.distributed import store
 from imagenet_ddp.distributed.compare_members import Process, claimed_twice, facts_of_code, met_already, this_process
 from imagenet_ddp.distributed.failure import (
-    FAIL_S,
     LARGE,
     POLL_S,
     ask,
@@ -39,6 +38,7 @@ from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 WAIT_S = 8.0  # a refused command waits for others that start at the same time, and may need longer to import torch
 SEND_S = 30.0  # limit for finding the other commands and telling them of the refusal
 MAX_MISTAKES = 5
+FAIL_S = 2.0  # longest wait for a store that may not answer any more
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Commands:
         def leave() -> None:
             self.root.add("num_left", 1)
             is_first, size = self.place.number == 0, self.place.size
-            while is_first and int(self.root.add("num_left", 0)) < size and not deadline.is_over:
+            while is_first and self.root.add("num_left", 0) < size and not deadline.is_over:
                 time.sleep(POLL_S)
 
         run_bounded(leave, timeout_s)

@@ -1,5 +1,5 @@
-"""Compare the ranks of a run: their numbers, options, code, libraries and GPUs. Each function returns the errors to
-show on all of them. Does not import torch."""
+"""Compare the ranks of a run, and the commands that claim a node: numbers, options, code, libraries and GPUs. Each
+function returns errors as text. Does not import torch."""
 
 import functools
 import hashlib

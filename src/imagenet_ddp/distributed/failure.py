@@ -16,7 +16,6 @@ from imagenet_ddp.system.bounded_wait import call_bounded
 from imagenet_ddp.system.text import first_line
 
 POLL_S = 0.05
-FAIL_S = 2.0  # longest wait for a store that may not answer any more
 GRACE_S = 5.0  # the verdict may arrive this long after number 0's own wait has ended
 ANSWER_S = 10.0  # shortest time limit for an answer of the store, more than GRACE_S
 LARGE = (
@@ -86,6 +85,6 @@ def raise_failure(root: Messages, arrivals: Messages | None = None) -> None:
 
 def _wait_for_readers(root: Messages, count: int, timeout_s: float) -> int:
     end = time.monotonic() + timeout_s
-    while (num_read := int(root.add("failed_read", 0))) < count and time.monotonic() < end:
+    while (num_read := root.add("failed_read", 0)) < count and time.monotonic() < end:
         time.sleep(POLL_S)
     return num_read

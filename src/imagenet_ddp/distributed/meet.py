@@ -121,9 +121,6 @@ def _decide_for_all(
     return position, verdict[0]
 
 
-# ---- those who have met ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Meeting:
     """Ranks that have met. root: the store of the run, `store` the part of these ranks. place: of this rank, with its

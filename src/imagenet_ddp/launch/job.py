@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, RunConfig
 from imagenet_ddp.config.schema.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import to_plain, typed_config
@@ -66,6 +66,11 @@ class Job:
     threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
     begin_s: float | None = None  # the time.monotonic() at which this node's command began; None: unknown
     scan: Scan | None = None  # of the images, by this node's command for all its ranks; None: each rank looks itself
+
+    @property
+    def has_new_folder(self) -> bool:
+        """Whether the run folder was made for this job, and goes if the job is refused: not that of a resumed run."""
+        return self.checkpoint is None or isinstance(self.config, EvaluateConfig)
 
     @property
     def program(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError, RunError, SharedError
 from imagenet_ddp.launch.job import Job, should_requeue
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
@@ -84,7 +84,7 @@ def met_ranks(
         if is_command:
             raise  # reported by the command that was typed
         watch = world.watch if world else None
-        own_folder = job.run_dir if job and job.checkpoint is None and not place.is_worker else None
+        own_folder = job.run_dir if job and job.has_new_folder and not place.is_worker else None
         if own_folder is not None and place.local_rank == 0 and getattr(error, "code", 2) == 2:
             folder.remove_refused(own_folder, error)
         _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch)
@@ -102,8 +102,6 @@ def met_ranks(
 
 def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
     """Print an error shared by all ranks once per node, and a rank's own error on that rank."""
-    from imagenet_ddp.errors import SharedError
-
     own = not isinstance(error, SharedError)
     if own and watch is not None:
         watch.fail(" ".join(map(str, error.mistakes)), 2)

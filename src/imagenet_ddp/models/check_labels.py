@@ -1,10 +1,12 @@
 """Find the options that do not go with several labels per image (data.labels=several). Does not import torch."""
 
+from typing import Any
+
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 
-_ONLY_ONE = ("export", "prepare", "benchmark")  # commands that know one label per image only
+_ONLY_ONE = ("export", "prepare", "benchmark")  # commands that support one label per image only
 
 
 def validate(config: CommonConfig, verb: str) -> list[Mistake]:
@@ -20,19 +22,19 @@ def validate(config: CommonConfig, verb: str) -> list[Mistake]:
     if not data.target and data.name != "table":
         ways = Fix(("data=table", "data.root=FILE.csv")), setting("data.labels=one")
         found.append(must_be("data.name", "table with data.labels=several", shown(data.name), *ways))
-    rows = [
-        ("data.mixup_alpha", data.mixup_alpha, 0), ("data.cutmix_alpha", data.cutmix_alpha, 0),
-        ("data.sampling", data.sampling, "shuffled"), ("model.head", config.model.head, "new"),
-        ("teacher.weights", config.teacher.weights, None),
-    ]  # fmt: skip
-    balanced = weights if (weights := loss.get("class_weights")) == "balanced" else None
-    rows += [
-        ("loss._target_", loss.target, None), ("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None),
-    ]  # fmt: skip
+    rows: list[tuple[str, Any, Any]]  # key, its value, the only one that fits
     if isinstance(config, EvaluateConfig):
         rows = [
             ("metrics", config.metrics, None), ("real_labels", config.real_labels, None),
             ("classes", config.classes, "all"),
+        ]  # fmt: skip
+    else:
+        balanced = weights if (weights := loss.get("class_weights")) == "balanced" else None
+        rows = [
+            ("data.mixup_alpha", data.mixup_alpha, 0), ("data.cutmix_alpha", data.cutmix_alpha, 0),
+            ("data.sampling", data.sampling, "shuffled"), ("model.head", config.model.head, "new"),
+            ("teacher.weights", config.teacher.weights, None), ("loss._target_", loss.target, None),
+            ("loss.name", loss.name, "bce"), ("loss.class_weights", balanced, None),
         ]  # fmt: skip
     return found + [
         must_be(key, f"{shown(only)} with data.labels=several", shown(value), setting(f"{key}={shown(only)}"))

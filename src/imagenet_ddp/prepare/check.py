@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.data.decoding.decode import Pixels, open_picture
+from imagenet_ddp.data.decoding.decode import ignored_of, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored, is_rotated
 from imagenet_ddp.data.ignored_parts import IgnoredParts
@@ -55,7 +55,7 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    layout = dataset_summary.summarise_source(config.seed, open_source(data, config.seed))
+    layout = dataset_summary.summarise_source(config.seed, open_source(data, config.seed, found=plan.scan))
     images = {name: split.images for name, split in layout.splits.items()}
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
@@ -72,7 +72,8 @@ def run(plan: Plan) -> int:
                 bad.append((images[result.split].path(result.index), probe.reason))
                 num_bad[result.split] += 1
             num_rotated[result.split] += probe.is_rotated
-            ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
+            if probe.ignored:
+                ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
@@ -119,7 +120,7 @@ def probe_image(images: Images, index: int) -> Probe:
             content = _content_hash(data)
             picture = open_picture(data, images.path(index), images.reading)
             picture.region(0, 0, picture.height, picture.width)
-            ignored = picture.ignored if isinstance(picture, Pixels) else Ignored.NONE
+            ignored = ignored_of(picture)
             return Probe(None, content, is_rotated(data[:HEADER_BYTES]), ignored)
         images.verify(index)
         pixels = images.read(index)

@@ -12,6 +12,7 @@ from pathlib import Path
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import check_data
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, must_be, setting
@@ -25,16 +26,18 @@ class Plan:
     config: PrepareConfig
     out: Path  # folder to write; the run folder if prepare=check is typed without out=
     num_workers: int
+    scan: Scan | None = None  # of the images, which check and pack read
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
     request, config, mistakes = parse.read_single_process("prepare", PrepareConfig, argv, environ)
-    options, out = config.prepare, config.out
+    options, out, scan = config.prepare, config.out, None
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
     else:
-        mistakes += check_data.inspect(config.data, config.seed)[0]
+        more, scan = check_data.inspect(config.data, config.seed)
+        mistakes += more
         inside, root = config.data.name in OF_FOLDERS and not config.data.target, config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
             # the new folder would be one of the classes
@@ -46,7 +49,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
-    return Plan(config, Path(str(out)), num_workers)
+    return Plan(config, Path(str(out)), num_workers, scan)
 
 
 def _validate_archive_dir(value: str | None) -> list[Mistake]:

@@ -72,7 +72,7 @@ def run(plan: Plan) -> int:
 
 def _run(plan: Plan, out: Path) -> None:
     begin_s, data = time.monotonic(), plan.config.data
-    source = open_source(data, plan.config.seed)
+    source = open_source(data, plan.config.seed, found=plan.scan)
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
     names = {name: _names(split, data.root) for name, split in images.items()}
     options = PackOptions(

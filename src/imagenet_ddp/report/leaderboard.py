@@ -138,7 +138,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
         title = printable(differences.title(key))
         options.append(Column(key, title, drop, right=is_number, shown=index < MOST_OPTIONS))
     keeps_state = len({run.state for run in runs}) > 1
-    scores, further = scores_of(runs), _further(runs)
+    scores = _scores(runs)
+    further = _further(runs, scores)
     columns = [
         Column("place", "#"), Column("run", "run", right=False),
         *(Column(f"best/val/{each.name}", f"{each.title} %" if each.is_share else each.title) for each in scores),
@@ -160,7 +161,7 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     titles = [each.title if each.is_share else f"val {each.title}" for each in further]
     notes = ["images/s is the median over the epochs after the first."]
     if titles:
-        named = " and ".join([*filter(None, [", ".join(titles[:-1])]), titles[-1]])
+        named = " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
         notes[0] = f"{named} {'belong' if titles[1:] else 'belongs'} to the best epoch. {notes[0]}"
     if len(scores) > 1:
         notes.append(f"The runs have different scores: {', '.join(each.title for each in scores)}.")
@@ -181,15 +182,15 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return [printable(os.path.relpath(folder, common)) for folder in folders]
 
 
-def scores_of(runs: Sequence[Run]) -> list[Figure]:
+def _scores(runs: Sequence[Run]) -> list[Figure]:
     """Return the scores of the runs, each once."""
     return list({run.score.name: run.score for run in runs}.values())
 
 
-def _further(runs: Sequence[Run]) -> list[Figure]:
+def _further(runs: Sequence[Run], scores: Sequence[Figure]) -> list[Figure]:
     """Return the figures of the best epochs besides the scores: fractions first, and those of the tasks before
     others."""
-    found = {name for run in runs for name in run.at_best} - {each.name for each in scores_of(runs)}
+    found = {name for run in runs for name in run.at_best} - {each.name for each in scores}
     known = [figure for name, figure in FIGURES.items() if name in found]
     others = [figure_of(name) for name in sorted(found - FIGURES.keys())]
     return sorted([*known, *others], key=lambda figure: not figure.is_share)

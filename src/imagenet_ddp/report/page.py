@@ -43,7 +43,11 @@ def make_page(folder: Path, *, maps: bool, delimiter: str = "comma") -> Page | N
     """Return the page of a run or an evaluation; None if the folder is neither."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
-        found, missing = predictions.of_run(folder, is_running=run.state == "running")
+        found, missing = predictions.of_run(
+            folder,
+            is_running=run.state == "running",
+            has_several_labels=run.options.get("data.labels") == "several",
+        )
         return build(name, run, found, missing, maps=maps, delimiter=delimiter)
     is_evaluation = (folder / "evaluation.json").is_file()
     return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter) if is_evaluation else None

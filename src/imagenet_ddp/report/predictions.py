@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
-from imagenet_ddp.runs.result_files import NOT_FINITE, read_config
+from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.table_files import of_text_cell
@@ -166,9 +165,10 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     return ""
 
 
-def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
+def of_run(run: Path, *, is_running: bool, has_several_labels: bool = False) -> tuple[Predictions | None, str]:
     """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, run
-    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason)."""
+    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason).
+    has_several_labels: per image, for which evaluate writes no predictions."""
     checkpoint, folder, reason = CheckpointStore.of_run(run).best, run / EVALUATION, ""
     file = folder / "evaluation.json"
     if not _is_current(file, checkpoint):
@@ -182,13 +182,9 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
             reason = f"The best checkpoint could not be evaluated ({error.strerror or error})."
     if not file.is_file():
         return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
-    if read_results(file).get("predictions") is None and _has_several_labels(run):
+    if has_several_labels and read_results(file).get("predictions") is None:
         return None, "The page shows no images: its galleries are made for one label per image."
     try:
         return read(folder, "run this command again"), f"{reason} The page shows older predictions." if reason else ""
     except ConfigError as error:
         return None, str(error)
-
-
-def _has_several_labels(run: Path) -> bool:
-    return leaves(read_config(run)).get("data.labels") == "several"

@@ -9,6 +9,7 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, Figure, figure_of
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -41,7 +42,7 @@ def validate(
     """Return every mistake. Paths are relative to the current folder. partial: a checkpoint has the other
     arguments of callbacks and loggers. elsewhere: the checkpoint is on another machine, which checks and sends it."""
     found = validate_group("", config, verb)
-    for group in ("callbacks", "logger"):
+    for group in OF_ENTRIES:
         found += [] if partial else _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
     found += _callback_arguments(config["callbacks"])
@@ -124,8 +125,8 @@ def _modes(callbacks: Mapping[str, Any]) -> list[Mistake]:
 def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     """Check the metrics that Lightning would miss only after an epoch. Beside a callback of the user's own nothing is
     checked, because it may log any metric."""
-    entries = config["callbacks"].values()
-    if len(_known_classes(config["callbacks"])) < sum(isinstance(entry, Mapping) for entry in entries):
+    entries, classes = config["callbacks"], _known_classes(config["callbacks"])
+    if len(classes) < sum(isinstance(entry, Mapping) for entry in entries.values()):
         return []
     has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
     figures = FIGURES_OF.get(str(config.get("data", {}).get("labels")), FIGURES_OF["one"])
@@ -134,10 +135,9 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     def closest(monitor: str) -> str:
         return max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
 
-    given = {key: config["callbacks"][key].get("monitor") for key, _ in _known_classes(config["callbacks"])}
     monitors = {
-        key: f"val/{figures[1].name}" if given[key] == "auto" else given[key]
-        for key, name in _known_classes(config["callbacks"])
+        key: f"val/{figures[1].name}" if (given := entries[key].get("monitor")) == "auto" else given
+        for key, name in classes
         if name in ("EarlyStopping", "ModelCheckpoint")
         or (name == "ResumeCheckpoint" and has_validation)  # else it has no best score
     }

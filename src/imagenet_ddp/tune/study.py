@@ -200,13 +200,15 @@ class Study:
             return 1
         number, score, options = _number_of(best), best.values[0], self._options(best)
         metric = best_metric(summary(self.plan.folder / "trials" / str(number)))
-        title = figure_of(metric).title
+        figure = figure_of(metric)
         line = shell_line("train", [*self.plan.train_argv, *options])
         content = {"trial": number, metric: score, "options": options, "command": line}
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
-        atomic_write(self.plan.folder / "best.yaml", f"# The finished trial with the highest val {title}.\n{text}")
+        atomic_write(
+            self.plan.folder / "best.yaml", f"# The finished trial with the highest val {figure.title}.\n{text}"
+        )
         print(f"Leaderboard: {shell_line('report', [os.path.relpath(self.plan.folder)])}")
-        say(f"Best: trial {number}, val {title} {figure_of(metric).text(score)}. Train with its options:")
+        say(f"Best: trial {number}, val {figure.title} {figure.text(score)}. Train with its options:")
         print(f"  {line}", flush=True)
         return 0
 

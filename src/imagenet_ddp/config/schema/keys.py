@@ -2,7 +2,7 @@
 
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType
@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.section import OneOf
+from imagenet_ddp.config.section import OneOf, hints
 from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, choice, expect, integer, is_mapping, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 
@@ -86,12 +86,11 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
     return found
 
 
-def _meaning(group: type[OneOf], key: str, words: str) -> str:
+def _meaning(group: type[OneOf], key: str, readers: Sequence[str], words: str) -> str:
     """Return the meaning of a key that some choices of a group have: "step: factor of each drop; exponential: ..."."""
     names: dict[str, list[str]] = {}  # by meaning
-    for name in group.readers(key)[0]:
-        hint = typing.get_type_hints(group.by_name[name], include_extras=True)[key]
-        text = next(extra for extra in typing.get_args(hint) if isinstance(extra, str))
+    for name in readers:
+        text = next(extra for extra in typing.get_args(hints(group.by_name[name])[key]) if isinstance(extra, str))
         names.setdefault(text.removesuffix("."), []).append(name)
     if words.startswith("any but"):
         return f"{words}: {'; '.join(names)}."
@@ -102,9 +101,8 @@ def of_class(config: type, prefix: str) -> dict[str, Key]:
     """Return the key paths that a dataclass declares, groups included."""
     found: dict[str, Key] = {}
     config = vars(config).get("any_of", config)  # of a OneOf, the keys of all choices
-    hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
-        path, hint = prefix + field.name, hints[field.name]
+        path, hint = prefix + field.name, hints(config)[field.name]
         annotated, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
         types = [each for each in typing.get_args(annotated) if each is not NoneType]
         nullable = NoneType in typing.get_args(annotated)
@@ -119,7 +117,7 @@ def of_class(config: type, prefix: str) -> dict[str, Key]:
         readers, reader_words = (), ""
         if issubclass(config, OneOf):
             readers, reader_words = config.readers(field.name)
-            meaning = _meaning(config, field.name, reader_words) if readers else meaning
+            meaning = _meaning(config, field.name, readers, reader_words) if readers else meaning
             allowed = choice(*config.by_name) if field.name == "name" else allowed
         found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words)
         if is_dataclass(declared_type):

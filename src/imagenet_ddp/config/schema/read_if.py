@@ -140,9 +140,8 @@ OF_TRAINING = (
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
     """Return a mistake for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values = leaves(config)
-    found = [] if "checkpoint" in declared else _of_other_choices(typed, config, declared)
     if "checkpoint" in declared:
-        found += [
+        found = [
             Mistake(
                 f"{option} has no effect, because only training reads {path}",
                 (path,),
@@ -151,8 +150,10 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             )
             for path in OF_TRAINING
             for option in typed
-            if (_sets(option, path) or key_of(option).startswith(f"{path}.")) and not option.endswith("=null")
+            if _touches(option, path) and not option.endswith("=null")
         ]
+    else:
+        found = _of_other_choices(typed, config, declared)
     for path, conditions in CONDITIONS.items():
         if (
             path not in declared
@@ -182,8 +183,7 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
         chosen = config.get(group)
         if not isinstance(chosen, OneOf) or name in chosen:
             continue
-        words = [each for each in typed if _sets(each, path) or key_of(each).startswith(f"{path}.")]
-        words = [each for each in words if each not in (f"{path}=null", f"{path}=none")]
+        words = [each for each in typed if _touches(each, path) and each not in (f"{path}=null", f"{path}=none")]
         if not words:
             continue
         option, _, value = words[-1].lstrip("+").partition("=")
@@ -205,6 +205,11 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
         said = option if value == "VALUE" else f"{option}={value}"
         found.append(Mistake(f"{said} has no effect, because {why}", keys, fixes))
     return found
+
+
+def _touches(option: str, path: str) -> bool:
+    """Return whether a typed option sets a key, or one below it."""
+    return _sets(option, path) or key_of(option).startswith(f"{path}.")
 
 
 def _sets(option: str, path: str) -> bool:

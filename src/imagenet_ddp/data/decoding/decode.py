@@ -88,6 +88,11 @@ class Pixels:
         return self._pixels[top : top + height, left : left + width]
 
 
+def ignored_of(picture: Picture) -> Ignored:
+    """Return the parts of the file of a picture that are not used."""
+    return picture.ignored if isinstance(picture, Pixels) else Ignored.NONE
+
+
 def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
     """Open an image. path: shown in messages. This function raises UnreadableImage, or the Picture does when it decodes
     a region."""

@@ -216,11 +216,12 @@ class PackedImages(Images):
 class Packed(SourceType):
     def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Compare the sizes of files, but not their bytes."""
-        try:
-            folder = Path(_root(data))
-            manifest = read_manifest(folder)
-        except ConfigError as error:
-            return Scan(data, seed, verb, error.mistakes)
+        if not data.root:
+            raise ConfigError(
+                f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes."
+            )
+        folder = Path(data.root)
+        manifest = read_manifest(folder)
         found = missing_features(manifest, str(folder), data, verb)
         names = [name for name in required_splits(verb) if name in manifest.splits]
         if wrong := [text for name in names for text in wrong_sizes(folder, manifest.splits[name])]:
@@ -232,12 +233,6 @@ class Packed(SourceType):
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
-
-
-def _root(data: DataConfig) -> str:
-    if data.root:
-        return data.root
-    raise ConfigError(f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes.")
 
 
 def source_of(manifest: Manifest, data: DataConfig, verb: str, make: Callable[..., PackedImages]) -> Source:

@@ -67,6 +67,8 @@ def scan(data: "DataConfig", seed: int, verb: str = "train", *, whole: bool = Tr
         return Scan(data, seed, verb, open=partial(_own_source, data.target, data))
     try:
         return source_type(data.name).scan(data, seed, verb, whole=whole)
+    except ConfigError as error:
+        return Scan(data, seed, verb, error.mistakes)
     except OSError as error:
         return Scan(data, seed, verb, [_unreadable(data, error)])
 

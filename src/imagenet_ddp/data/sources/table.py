@@ -70,10 +70,7 @@ class Table:
 class ImageTable(SourceType):
     def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Report each kind of mistake in the table, including paths of missing files."""
-        try:
-            table = read_table(data, verb)
-        except ConfigError as error:
-            return Scan(data, seed, verb, error.mistakes)
+        table = read_table(data, verb)
         is_val = verb == "evaluate" and data.val_fraction is None
         rows = table.of_split("val") if is_val else table.rows
         found = _rows_message(

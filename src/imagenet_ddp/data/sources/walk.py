@@ -135,8 +135,8 @@ class Heic(NamedTuple):
     """What messages say about HEIC photographs, which are not read. words: after the number of images. hint: what to do
     before the rest of the hint. Both are "" if there are none."""
 
-    words: str
-    hint: str
+    words: str = ""
+    hint: str = ""
 
     @classmethod
     def of(cls, left_out: Counter[str]) -> "Heic":
@@ -149,7 +149,7 @@ class Heic(NamedTuple):
 def find_images(pattern: str) -> list[str]:
     """Return the paths of all images below a folder, of a single file, or of all files that match a pattern. Raises
     ConfigError if there are none."""
-    heic = Heic("", "")
+    heic = Heic()
     if pattern and Path(pattern).is_dir():  # "" would be the working folder
         names, left_out = list_folder(Path(pattern))
         found, heic = [str(Path(pattern) / name) for name in names], Heic.of(left_out)
@@ -166,7 +166,7 @@ def validate_images(pattern: str) -> list[Mistake]:
     """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
     if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
         return []
-    return [_no_images(pattern, Heic("", ""))]
+    return [_no_images(pattern, Heic())]
 
 
 def _no_images(pattern: str, heic: Heic) -> Mistake:
