@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers.probes.block_net import BlockNet
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import compiled
@@ -69,6 +68,8 @@ def test_the_next_batch_does_not_overwrite_logits(mode: str, monkeypatch: pytest
 def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    from torch._dynamo.testing import CompileCounter
+
     torch.compiler.reset()
     counter = CompileCounter()
     monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend=counter))

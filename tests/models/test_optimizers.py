@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import yaml
 from helpers.plans import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
-from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from imagenet_ddp.config import conf_dir
@@ -290,6 +288,8 @@ def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
     """In timm, the trust ratio is for groups with weight decay; here, also if the weight decay is 0."""
+    from timm.optim import create_optimizer_v2
+
     net, other = Small(), Small()
     made = make_optimizer(optim(name=name, weight_decay=0.01), net, 0.1)
     params = [
@@ -380,6 +380,9 @@ def test_the_head_and_the_layers_of_a_net_of_torchvision(name: str):
     "name", ["convnext_atto", "cait_xxs24_224", "swinv2_tiny_window8_256", "levit_128s", "resnet18"]
 )
 def test_weight_decay_and_layers_are_timms(name: str):
+    import timm
+    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
     with torch.device("meta"):
         net = timm.create_model(name, num_classes=7)
     names = {id(parameter): key for key, parameter in net.named_parameters()}
