@@ -27,6 +27,7 @@ LAYERS = (
     ("distributed",),
     ("config",),
     ("data", "models", "runs", "strategies"),
+    ("pages",),
     ("exported",),
     ("callbacks", "cli"),
     ("launch",),

@@ -18,6 +18,8 @@ from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.pages.section import Checked, Copy
+from imagenet_ddp.prepare.check_page import PAGE, check_page, make_sections
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -43,21 +45,14 @@ class Probe(NamedTuple):
     ignored: Ignored = Ignored.NONE
 
 
-class Duplicate(NamedTuple):
-    """Two images with the same content. where: their splits, and whether they are in one class."""
-
-    where: str
-    path: str
-    other: str
-
-
 def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    layout = dataset_summary.summarise_source(config.seed, open_source(data, config.seed, found=plan.scan))
+    source = open_source(data, config.seed, found=plan.scan)
+    layout = dataset_summary.summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}
-    bad: list[tuple[str, str]] = []  # path, reason
+    bad: list[tuple[str, int, str]] = []  # split, position, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
     ignored = IgnoredParts(lambda _: None)  # the summary counts them
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
@@ -69,14 +64,14 @@ def run(plan: Plan) -> int:
         for result in results:
             probe = result.value or Probe(result.failure)
             if probe.reason is not None:
-                bad.append((images[result.split].path(result.index), probe.reason))
+                bad.append((result.split, result.index, probe.reason))
                 num_bad[result.split] += 1
             num_rotated[result.split] += probe.is_rotated
             if probe.ignored:
                 ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
-    duplicates, findings, notes = find_duplicates(contents, images)
+    copies, findings, notes = find_duplicates(contents, images)
     findings = [*map(str, layout.mistakes), *findings]
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     rotated = [
@@ -91,23 +86,38 @@ def run(plan: Plan) -> int:
         num_images, classes = split.num_images, count_noun(len(split.counts), "class")
         read = f"{num_images - num_bad[name]:,} of {count_noun(num_images, 'image')} can be read"
         write(f"{name}: {read}, {classes} with {span} each")
-    lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
+    bad_rows = [(images[split].path(index), reason) for split, index, reason in bad]
+    lines = [f"bad: {path}: {reason}" for path, reason in bad_rows[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
         lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
-    lines += [f"note: {text.rstrip('.')}" for text in (*layout.notes, *notes, *rotated, *ignored.lines(images))]
-    for line in (*lines, *(f"found: {text}" for text in findings)):
+    of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *ignored.lines(images))]
+    lines += [*(f"note: {text}" for text in (*of_files, *notes)), *(f"found: {text}" for text in findings)]
+    for line in lines:
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
+    checked = Checked(data.root or "", source.labels, images, bad, copies, config.csv_delimiter)
+    sections = make_sections(checked)
+    for line in (line for section in sections for line in section.lines):
+        write(line)
+    rows = [(copy.where, images[copy.first[0]].path(copy.first[1]), images[copy.second[0]].path(copy.second[1]))
+            for copy in copies]  # fmt: skip
+    files = {
+        # file names may contain bytes that are not valid text
+        "bad_images.csv": table_bytes(("path", "reason"), bad_rows, config.csv_delimiter),
+        "duplicates.csv": table_bytes(("where", "path", "other"), rows, config.csv_delimiter),
+        **{name: content for section in sections for name, content in section.files.items()},
+        PAGE: check_page(checked, sections, of_files),
+    }
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
-        # file names may contain bytes that are not valid text
-        atomic_write(out / "bad_images.csv", table_bytes(("path", "reason"), bad, config.csv_delimiter))
-        atomic_write(out / "duplicates.csv", table_bytes(("where", "path", "other"), duplicates, config.csv_delimiter))
+        for name, content in files.items():
+            atomic_write(out / name, content)
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
     rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)
-    write(f"{verdict}. {progress.seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}/bad_images.csv, duplicates.csv")
+    write(f"{verdict}. {progress.seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}: {', '.join(files)}")
+    write(f"The page with pictures: {out / PAGE}")
     return int(num_problems > 0)
 
 
@@ -139,19 +149,19 @@ def _content_hash(data: Any) -> int:
 
 def find_duplicates(
     contents: Mapping[str, np.ndarray], images: Mapping[str, Images]
-) -> tuple[list[Duplicate], list[str], list[str]]:
+) -> tuple[list[Copy], list[str], list[str]]:
     """Return the images with the same content, with messages and notes about them. contents: hash of each image of a
     split; 0: unknown. An image that is in both train and val invalidates the validation, and one of the labels of an
     image that is in two classes is wrong."""
-    found, messages, notes = list[Duplicate](), list[str](), list[str]()
+    found, messages, notes = list[Copy](), list[str](), list[str]()
     first: dict[str, dict[int, int]] = {}  # split -> content -> position of the first image with it
     for split, content in contents.items():
-        path, targets, known = images[split].path, images[split].targets, first.setdefault(split, {})
+        targets, known = images[split].targets, first.setdefault(split, {})
         pairs = [(known.setdefault(value, index), index) for index, value in enumerate(content.tolist()) if value]
         pairs = [(a, b) for a, b in pairs if a != b]
         differ = [bool(targets[a] != targets[b]) for a, b in pairs]
         found += [
-            Duplicate(f"{split}, {'two classes' if is_other else 'one class'}", path(a), path(b))
+            Copy(f"{split}, {'two classes' if is_other else 'one class'}", (split, a), (split, b))
             for (a, b), is_other in zip(pairs, differ, strict=True)
         ]
         if count := sum(differ):
@@ -163,7 +173,7 @@ def find_duplicates(
             notes.append(f"{split}: {count_noun(count, 'duplicate')} within a class")
     val, train = contents.get("val", np.zeros(0)).tolist(), first.get("train", {})
     leaks = [(train[value], index) for index, value in enumerate(val) if value in train]
-    found += [Duplicate("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks]
+    found += [Copy("train and val, same bytes", ("train", a), ("val", b)) for a, b in leaks]
     if leaks:
         messages.append(
             f"validation images must not be in train, but {len(leaks):,} {'is' if len(leaks) == 1 else 'are'} in train "

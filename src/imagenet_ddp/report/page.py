@@ -2,7 +2,6 @@
 predictions is evaluated first."""
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,14 @@ import numpy as np
 
 from imagenet_ddp.config.figures import TOP5, figure_of
 from imagenet_ddp.config.schema.keys import leaves
+from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import count_noun, duration, format_loss, percent, shorten_list
+from imagenet_ddp.system.text import count_noun, duration, percent, shorten_list
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.report.pictures import Pictures
 
 PAGE = "report.html"
+TEMPLATE = Path(__file__).with_name("page.html")
 NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
@@ -93,7 +94,7 @@ def build(
         files = {error_analysis.LABELS_FILE: wrong_labels.as_csv(found, delimiter)}
     else:
         lines.append(reason)
-    return Page([line for line in lines if line], {PAGE: render(context), **files})
+    return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
 def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
@@ -160,19 +161,6 @@ def _item(found: Predictions, pictures: "Pictures", row: int) -> dict[str, Any]:
         "loss": float(found.loss[row]),
         "is_right": bool(found.is_right[row]),
     }  # fmt: skip
-
-
-def render(context: Mapping[str, Any]) -> bytes:
-    """Return the page as HTML in UTF-8. Every value is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
-    # file names may contain bytes that are not valid text
-    return environment.get_template("page.html").render(context).encode(errors="backslashreplace")
 
 
 def _title(run: Run) -> str:

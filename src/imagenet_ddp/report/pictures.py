@@ -1,12 +1,7 @@
 """Read images of an evaluation, for thumbnails and class activation maps. Imports torch."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from PIL import Image
 
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import EvaluateConfig
@@ -19,6 +14,7 @@ from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.class_activation import overlay
+from imagenet_ddp.pages.thumbnails import data_uri, thumbnail
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.result_files import read_config
@@ -26,8 +22,6 @@ from imagenet_ddp.system.text import first_line
 from imagenet_ddp.training.held_out import choose
 from imagenet_ddp.use.predictor import load_net, make_predictor
 
-SIDE = 96  # pixels of a thumbnail's longer side
-QUALITY = 80  # JPEG quality of a thumbnail
 MAPS_AT_ONCE = 4
 
 
@@ -48,7 +42,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     try:
         images = _open(found)
         wanted = sorted(set(rows))
-        uris = map_concurrently(lambda row: _thumbnail(images, int(found.index[row])), wanted)
+        uris = map_concurrently(lambda row: thumbnail(images, int(found.index[row])), wanted)
         pictures.thumbnails = {row: uri for row, uri in zip(wanted, uris, strict=True) if uri is not None}
     except (ConfigError, RunError, OSError) as error:  # RunError: a shard of streamed data cannot be fetched
         pictures.reason = first_line(error)
@@ -76,15 +70,6 @@ def _open(found: Predictions) -> Images:
             )
     assert images is not None
     return images
-
-
-def _thumbnail(images: Images, index: int) -> str | None:
-    try:
-        picture = images.open(index)
-        pixels = picture.region(0, 0, picture.height, picture.width, size=SIDE)
-    except (UnreadableImage, OSError):
-        return None
-    return data_uri(pixels, picture.width / picture.height)
 
 
 def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) -> dict[int, str]:
@@ -115,14 +100,3 @@ def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:
             "use it."
         )
     return to_config(config, EvaluateConfig)
-
-
-def data_uri(pixels: np.ndarray, aspect: float) -> str:
-    """Return a JPEG with at most SIDE pixels on its longer side. pixels: uint8 (H, W, 3); aspect: width over height."""
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    longer = min(SIDE, max(image.size))
-    width, height = (longer, longer / aspect) if aspect >= 1 else (longer * aspect, longer)
-    image = image.resize((max(round(width), 1), max(round(height), 1)), Image.Resampling.BILINEAR)
-    stream = io.BytesIO()
-    image.save(stream, format="JPEG", quality=QUALITY, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"

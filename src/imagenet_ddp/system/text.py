@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -44,6 +45,12 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
     """Return a list as text, shortened: "a, b, c, d, e and 1,200 more"."""
     more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
+
+
+def alphabetical(name: str) -> tuple[str, str]:
+    """Return the key by which people expect names to be sorted: without regard to case, with é beside e."""
+    letters = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter)), name
 
 
 def without_secrets(value: Any) -> Any:

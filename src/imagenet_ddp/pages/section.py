@@ -1,0 +1,90 @@
+"""Define a section of the page of prepare=check, and what it is made from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.pages.thumbnails import thumbnail
+
+SIDE = 160  # pixels of the longer side of a picture, by which people judge blur
+
+
+class Urgency(IntEnum):
+    """How early a finding is to be mended. GOOD: it is no fault."""
+
+    GOOD = 0
+    LATER = 1  # it hardly changes the accuracy
+    SOON = 2  # it lowers the accuracy
+    FIRST = 3  # the accuracy itself would be wrong, or images are missing
+
+
+class Finding(NamedTuple):
+    """One sentence at the head of the page, for a person who trains for the first time. section: name of the section
+    with the details; "": none."""
+
+    text: str
+    urgency: Urgency
+    section: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section. name: of its template in pages/sections, and of its place in the page. title: in the list of
+    sections. context: the values of `s` in the template. figures: (name, value, note) for the head of the page. files:
+    name -> content of the lists that stand beside the page. lines: what the terminal says."""
+
+    name: str
+    title: str
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    findings: Sequence[Finding] = ()
+    heading: str = ""  # "": the title
+    figures: Sequence[tuple[str, str, str]] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    lines: Sequence[str] = ()
+
+
+class Copy(NamedTuple):
+    """Two images with the same content. where: their splits, and whether they are in one class. first, second: (split,
+    position)."""
+
+    where: str
+    first: tuple[str, int]
+    second: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is known of the images when the page is made.
+
+    images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
+    copies: images of equal content. delimiter: of CSV files.
+    """
+
+    root: str
+    labels: list[str]
+    images: Mapping[str, Images]
+    unreadable: Sequence[tuple[str, int, str]] = ()
+    copies: Sequence[Copy] = ()
+    delimiter: str = "comma"
+
+    def label(self, split: str, index: int) -> str:
+        """Return the label of an image, or its labels."""
+        target = self.images[split].targets[index]
+        if self.images[split].targets.ndim == 1:
+            return self.labels[int(target)]
+        return ", ".join(self.labels[number] for number in target.nonzero()[0].tolist())
+
+    def name(self, split: str, index: int) -> str:
+        """Return the path of an image below data.root."""
+        path = self.images[split].path(index)
+        inside = bool(self.root) and PurePath(path).is_relative_to(self.root)
+        return str(PurePath(path).relative_to(self.root)) if inside else path
+
+    def item(self, split: str, index: int, **more: Any) -> dict[str, Any]:
+        """Return what the macros `gallery` and `groups` show of an image, with further values for their callers."""
+        images = self.images[split]
+        known = {"uri": thumbnail(images, index, SIDE), "path": images.path(index), "split": split}
+        return known | {"name": self.name(split, index), "label": self.label(split, index)} | more

@@ -1,0 +1,30 @@
+"""Section: how many images each class has."""
+
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.text import alphabetical, count_noun, shorten_list
+
+FEW = 20  # images of a class; a fifth of them is held out, and four images say little
+UNEVEN = 10  # ratio of the largest class to the smallest
+
+
+def classes(checked: Checked) -> Section:
+    counts = {name: images.num_of_each(len(checked.labels)).tolist() for name, images in checked.images.items()}
+    totals = [sum(column) for column in zip(*counts.values(), strict=True)]
+    rows = sorted(zip(checked.labels, totals, *counts.values(), strict=True), key=lambda row: alphabetical(row[0]))
+    few = [f"{label} ({total:,})" for label, total, *_ in rows if total < FEW]
+    least, most = min(totals, default=0), max(totals, default=0)
+    findings = list[Finding]()
+    if few:
+        text = f"{count_noun(len(few), 'class')} {'has' if len(few) == 1 else 'have'} fewer than {FEW} images, too few "
+        text += f"to learn from and to judge by: {shorten_list(few, 4)}."
+        findings.append(Finding(text, Urgency.SOON, "classes"))
+    if least * UNEVEN < most:
+        text = (
+            f"The largest class has {most:,} images, the smallest {least:,}: the small ones will be recognised worst."
+        )
+        findings.append(Finding(text, Urgency.LATER, "classes"))
+    if not findings:
+        text = f"Each of the {count_noun(len(totals), 'class')} has {least:,} to {count_noun(most, 'image')}."
+        findings.append(Finding(text, Urgency.GOOD, "classes"))
+    context = {"splits": list(counts), "rows": rows, "most": max(most, 1), "few": FEW}
+    return Section("classes", "Classes", context, findings, "Images of each class")

@@ -1,0 +1,21 @@
+"""Section: the images that cannot be read."""
+
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.text import count_noun
+
+NUM_ROWS = 200
+
+
+def unreadable(checked: Checked) -> Section | None:
+    number, total = len(checked.unreadable), sum(map(len, checked.images.values()))
+    if not number:
+        finding = Finding(
+            f"All {count_noun(total, 'image')} can be read." if total > 1 else "The image can be read.", Urgency.GOOD
+        )
+        return Section("unreadable", "", findings=[finding])
+    text = f"{number:,} of {count_noun(total, 'image')} cannot be read: copy the files again, or remove them."
+    rows = [(checked.name(split, index), reason) for split, index, reason in checked.unreadable[:NUM_ROWS]]
+    context = {"rows": rows, "number": number}
+    return Section(
+        "unreadable", "Unreadable", context, [Finding(text, Urgency.FIRST, "unreadable")], "Unreadable images"
+    )

@@ -1,0 +1,42 @@
+"""Make check.html, the page of prepare=check, from its sections."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from imagenet_ddp.pages.render import FOLDER, render
+from imagenet_ddp.pages.section import Checked, Section
+from imagenet_ddp.pages.sections.classes import classes
+from imagenet_ddp.pages.sections.exact_copies import exact_copies
+from imagenet_ddp.pages.sections.unreadable import unreadable
+
+PAGE = "check.html"
+MARKER = "imagenet_ddp.prepare"
+
+# in the order of the page; a function returns None if its section has nothing to say
+SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
+    unreadable,
+    exact_copies,
+    classes,
+)
+
+
+def make_sections(checked: Checked) -> list[Section]:
+    return [section for make in SECTIONS if (section := make(checked)) is not None]
+
+
+def check_page(checked: Checked, sections: Sequence[Section], notes: Sequence[str] = ()) -> bytes:
+    """Return the page. notes: sentences below what is good and what is to be mended."""
+    findings = [finding for section in sections for finding in section.findings]
+    to_mend = sorted((each for each in findings if each.urgency), key=lambda each: -each.urgency)
+    splits = {"train": "for training", "val": "for validation"}
+    numbers = [f"{len(images):,} {splits[name]}" for name, images in checked.images.items()]
+    figures = [
+        *(figure for section in sections for figure in section.figures),
+        ("images", f"{sum(map(len, checked.images.values())):,}", ", ".join(numbers)),
+        ("classes", f"{len(checked.labels):,}", ""),
+    ]
+    return render(FOLDER / "check.html", {
+        "marker": MARKER, "title": f"Images of {Path(checked.root).name or 'the data set'}", "name": checked.root,
+        "figures": figures, "to_mend": to_mend, "good": [each for each in findings if not each.urgency],
+        "notes": notes, "sections": [section for section in sections if section.title],
+    })  # fmt: skip

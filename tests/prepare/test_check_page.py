@@ -1,0 +1,64 @@
+"""check.html: one file in plain words, and nothing in it of a stranger's names is code."""
+
+import os
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagenet_ddp.prepare import check
+from imagenet_ddp.prepare import options as prepare_options
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of 25 images, one of 2 with a stranger's name."""
+    generator = np.random.default_rng(0)
+    for name, number in (("Äpfel", 25), ("zebra", 25), (EVIL, 2)):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for index in range(number):
+            small = Image.fromarray(generator.integers(0, 256, (16, 20, 3), np.uint8))
+            small.resize((160, 128), Image.Resampling.NEAREST).save(folder / f"{index:02}.jpg")
+    return tmp_path / "photos"
+
+
+def page_of(photos: Path, monkeypatch: pytest.MonkeyPatch, *typed: str) -> str:
+    monkeypatch.chdir(photos.parent)
+    words = ["prepare=check", "data=imagefolder", "data.root=photos", "out=checked", "prepare.num_workers=1", *typed]
+    check.run(prepare_options.read(words, os.environ))
+    return (photos.parent / "checked" / "check.html").read_text(encoding="utf-8")
+
+
+def words_of(html: str) -> str:
+    body = html.partition("<body>")[2].partition("<script>")[0]
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copyfile(photos / "zebra" / "00.jpg", photos / "Äpfel" / "wrong.jpg")
+    (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
+    html = page_of(photos, monkeypatch)
+    text = words_of(html)
+    to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
+    assert to_mend.index("1 of 54 images cannot be read") < to_mend.index("in two classes, so that one label is wrong")
+    assert f"1 class has fewer than 20 images, too few to learn from and to judge by: {EVIL} (3)" in to_mend
+    assert "No image is there twice" not in good
+    assert set(re.findall(r'<li><a href="#(\w+)">', html)) <= set(re.findall(r'<section id="(\w+)">', html))
+    assert re.findall(r"<tr><td>([^<]*)</td><td class=\"number\"", html)[1:] == ["Äpfel", "zebra"]  # Ä beside A
+    assert (html.count("<script"), EVIL in html) == (1, False)
+    assert not re.search(r"url\((?!data:)|@import|https?://", html), "one file, without a network"
+
+
+def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.rmtree(photos / EVIL)
+    text = words_of(page_of(photos, monkeypatch))
+    to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
+    assert to_mend.strip() == "Nothing was found that has to be mended."
+    assert "All 50 images can be read." in good and "No image is there twice, byte for byte." in good
