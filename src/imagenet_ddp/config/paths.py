@@ -13,7 +13,7 @@ FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 HUB = "hf://"  # begins the name of a repository of the Hugging Face hub
 DATA = ("data.root", "data.images_dir")  # without these, no image can be read
 WEIGHTS = ("model.weights", "teacher.weights")
-KEYS = (*DATA, "data.cache_dir", *WEIGHTS)
+KEYS = (*DATA, "data.groups", "data.cache_dir", *WEIGHTS)
 # Arguments of callbacks and loggers, of Lightning and of this package.
 ARGUMENTS = ("dirpath", "save_dir")
 

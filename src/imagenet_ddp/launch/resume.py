@@ -34,7 +34,7 @@ FIXED_PREFIXES = (
     "model.name", "model._target_", "model.args", "model.library", "model.freeze", "model.unfreeze_epoch",
     "optim.name", "optim._target_", "optim.no_decay_on", "optim.layer_decay", "optim.lr_head", "averaging.name", "seed",
     "data.name", "data._target_", "data.args", "data.train_dir", "data.val_dir", "data.val_fraction", "data.val_fold",
-    "data.fold", "data.sampling", "data.repeats", "data.shuffle_window_shards",
+    "data.groups", "data.fold", "data.sampling", "data.repeats", "data.shuffle_window_shards",
 )  # fmt: skip
 
 # Keys in which a run and the command that resume=auto continues may differ.

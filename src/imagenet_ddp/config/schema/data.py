@@ -52,6 +52,11 @@ class DataConfig(Replaceable):
         "Share of each class kept for validation.",
     ] = None
     val_fold: Annotated[int, integer(0), "Which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
+    groups: Annotated[
+        str | None,
+        Example("FILE.csv"),
+        "Table with path and group: the share of val_fraction has all images of a group or none.",
+    ] = None
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
     verify: Annotated[bool, "packed, streamed: verify the checksum of each image."] = False

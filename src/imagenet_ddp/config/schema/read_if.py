@@ -80,7 +80,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "train_dir val_dir", _one_of("data.name", "imagefolder", "imagenet")),
     **_of("data", "images_dir", _one_of("data.name", "table")),
     **_of("data", "val_fraction", _one_of("data.name", "imagefolder", "imagenet", "table")),
-    **_of("data", "val_fold", _set("data.val_fraction", "0.2")),
+    **_of("data", "val_fold groups", _set("data.val_fraction", "0.2")),
     **_of("data", "fold download", _one_of("data.name", "stl10")),
     **_of("data", "verify shuffle_window_shards", _one_of("data.name", "packed", "streamed")),
     **_of("data", "cache_dir cache_gib", _one_of("data.name", "streamed")),

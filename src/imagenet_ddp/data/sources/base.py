@@ -181,7 +181,8 @@ class Pending(NamedTuple):
 # Keys of data that change what is found. The decoder is not among them: each process chooses the same.
 _KEYS = (
     "name", "target", "args", "labels", "root", "images_dir", "train_dir", "val_dir", "val_fraction", "val_fold",
-    "fold", "download", "verify", "shuffle_window_shards", "cache_dir", "cache_gib", "exif_orientation", "white_level",
+    "groups", "fold", "download", "verify", "shuffle_window_shards", "cache_dir", "cache_gib", "exif_orientation",
+    "white_level",
 )  # fmt: skip
 
 

@@ -30,9 +30,9 @@ class Cells:
     ragged: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
-    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
-    the file is not a table, and OSError if it cannot be read."""
+def read_cells(path: Path, names: Mapping[str, str], key: str = "data.root") -> Cells:
+    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. key: the option that
+    names the file. Raises ConfigError if the file is not a table, and OSError if it cannot be read."""
     read, kind = (_read_parquet, "Parquet") if path.suffix.lower() in PARQUET else (_read_csv, "CSV")
     try:
         return read(path, names)
@@ -41,7 +41,7 @@ def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
     except Exception as error:  # UnicodeDecodeError, csv.Error, and pyarrow's errors of several types
         raise ConfigError(
             f"{path} must be a {kind} file, but cannot be read as one: {first_line(error)}. Hint: save the table as "
-            "CSV in UTF-8 with all quotes closed, and set data.root=FILE.csv."
+            f"CSV in UTF-8 with all quotes closed, and set {key}=FILE.csv."
         ) from error
 
 

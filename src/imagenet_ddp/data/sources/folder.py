@@ -14,6 +14,7 @@ import numpy as np
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
+from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images
 from imagenet_ddp.data.sources.layout import (
     Layout,
@@ -64,6 +65,8 @@ class ImageFolder(SourceType):
         if need_train or is_share:
             train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
             found += more
+            if train and is_share:
+                found += wrong_groups(data.groups, train.images, whole=whole)
         if not is_share and (layout.val.is_dir() or not found):
             val, more = self._list(layout.val, "data.val_dir", data, need_train, whole, train.names if train else ())
             found += more
@@ -164,7 +167,8 @@ def _open(data: DataConfig, seed: int, layout: Layout, train: Listed | None, val
     if data.val_fraction is not None and train is not None:
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
-        images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold)
+        together = read_groups(data.groups, train.images)
+        images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold, together)
         return Source(train.classes, images, held_out, notes=notes, digest=digits)
     assert val is not None
     classes = val.classes if train is None else train.classes

@@ -18,6 +18,7 @@ from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.cells import find_columns, read_cells
+from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
 from imagenet_ddp.data.sources.image_files import FileImages, digest
 from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.validation_split import split_validation
@@ -86,7 +87,8 @@ class ImageTable(SourceType):
         train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
         notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
         open_images = partial(_open, data, seed, classes, train if need_train else None, val, notes)
-        return Scan(data, seed, verb, found, open_images)
+        wrong = wrong_groups(data.groups, train) if data.val_fraction is not None else []
+        return Scan(data, seed, verb, [*found, *wrong], open_images)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_table = folder.suffix.lower() in TABLE_SUFFIXES and not folder.is_dir() and "://" not in root
@@ -98,7 +100,8 @@ def _open(
 ) -> Source:
     digits = digest(train, val) if train is not None else digest(val)
     if data.val_fraction is not None and train is not None:
-        train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
+        together = read_groups(data.groups, train)
+        train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold, together)
     val.weights = None  # validation weights all images equally
     if train is not None and len(train) and (weights := train.weights) is not None:
         notes = [

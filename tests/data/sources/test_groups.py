@@ -1,0 +1,96 @@
+"""data.groups: which images are kept together when a share is held out for validation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.groups import first_of_each, read_groups
+from imagenet_ddp.data.sources.image_files import FileImages, list_images
+from imagenet_ddp.data.sources.registry import open_source, scan
+from imagenet_ddp.data.sources.validation_split import split_validation
+from imagenet_ddp.errors import ConfigError
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> FileImages:
+    for number in range(60):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number)
+    return list_images(tmp_path / "photos", ["a", "b"])
+
+
+def table(folder: Path, text: str) -> str:
+    (folder / "groups.csv").write_text(text)
+    return str(folder / "groups.csv")
+
+
+@pytest.mark.parametrize("form", ["absolute", "of the folder", "of the current folder"])
+def test_the_images_of_a_group_are_on_one_side(
+    form: str, images: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of every fold, in one class or two; an image without a group is alone. A copy of a member belongs to its group,
+    too, and the share of each class stays."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos/a/00.jpg").write_bytes(b"59")
+    begin = {"absolute": f"{tmp_path}/photos/", "of the folder": "", "of the current folder": "photos/"}[form]
+    rows = [f"{begin}{'ab'[n % 2]}/{n:02}.jpg,{n // 3 if n < 54 else ''}\n" for n in range(60)]
+    pairs = read_groups(table(tmp_path, "path,group\n" + "".join(rows)), images)
+    for fold in range(5):
+        _, val, _ = split_validation(images, 0.2, 0, fold, pairs)
+        held_out = {int(Path(val.path(n)).stem) for n in range(len(val))}
+        for number in range(18):
+            members = {*range(3 * number, 3 * number + 3)} | ({59} if number == 0 else set())
+            assert members <= held_out or not members & held_out
+        if fold == 0:
+            assert abs(len(held_out) - 12) <= 2 and len({n % 2 for n in held_out}) == 2
+
+
+def test_groups_change_the_digest_and_no_groups_nothing(images: FileImages, tmp_path: Path):
+    """Ranks whose tables differ would hold out different images."""
+    none = read_groups(table(tmp_path, "path,group\n"), images)
+    some = read_groups(table(tmp_path, "group;path;cosine\n1;a/00.jpg;0.9\n1;b/01.jpg;0.9\n"), images)
+    plain = split_validation(images, 0.2, 0)[2]
+    assert split_validation(images, 0.2, 0, 0, none)[2] == plain != split_validation(images, 0.2, 0, 0, some)[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,group\na/00.jpg,1\na/none.jpg,1\nc/1.jpg,2\n",
+         r"but 2 rows of .* do not: row 3 \(a/none.jpg\), row 4 \(c/1.jpg\). Hint: remove those rows"),
+        ("path,label\na/00.jpg,1\n", "but .*groups.csv has no group: its columns are path, label. Hint: "),
+        (None, r"but .* is not a file. Hint: set data.groups=null."),
+    ],
+)  # fmt: skip
+def test_a_wrong_table_is_one_sentence(text: str | None, said: str, images: FileImages, tmp_path: Path):
+    file = str(tmp_path) if text is None else table(tmp_path, text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_groups(file, images)
+    assert [each.keys for each in caught.value.mistakes] == [("data.groups",)]
+
+
+def test_pairs_connect_by_any_number_of_steps():
+    assert first_of_each(7, np.array([[5, 4], [6, 5], [2, 1], [4, 0]])).tolist() == [0, 1, 1, 3, 0, 0, 0]
+    assert first_of_each(3, np.zeros((0, 2), np.int64)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["imagefolder", "table"])
+def test_folders_and_tables_are_split_by_group(name: str, images: FileImages, tmp_path: Path):
+    """A wrong table of groups is found by the first look, before anything is imported."""
+    root, number = images.folder, len(images)
+    if name == "table":
+        root = tmp_path / "labels.csv"
+        rows = [f"{images.path(n)},{images.targets[n]}\n" for n in range(number)]
+        root.write_text("path,label\n" + "".join(rows))
+    groups = table(tmp_path, "path,group\n" + "".join(f"{images.path(n)},{n // 15}\n" for n in range(number)))
+    data = DataConfig(name=name, root=str(root), train_dir=".", val_fraction=0.5, groups=groups)
+    source = open_source(data, 0)
+    assert source.val is not None and source.train is not None
+    assert (len(source.val), len(source.train)) == (30, 30)
+    held_out = {source.val.path(n) for n in range(30)}
+    assert held_out in [{images.path(n) for n in range(number) if n // 15 in (a, b)} for a in (0, 1) for b in (2, 3)]
+    assert scan(replace(data, groups=str(tmp_path / "gone.csv")), 0).mistakes
