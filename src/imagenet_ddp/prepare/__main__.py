@@ -1,4 +1,4 @@
-"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|check.
+"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|check|relabel.
 
 Exit codes: 0 success with nothing bad found, 1 failure or something bad found, 2 refused (ConfigError), 128 + n stopped
 by signal n.

@@ -13,9 +13,10 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
+from imagenet_ddp.data.sources.cells import PARQUET
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB
@@ -27,6 +28,7 @@ class Plan:
     out: Path  # folder to write; the run folder if prepare=check is typed without out=
     num_workers: int
     scan: Scan | None = None  # of the images, which check and pack read
+    argv: Sequence[str] = ()  # as typed
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
@@ -35,6 +37,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     options, out, scan = config.prepare, config.out, None
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
+    elif options.name == "relabel":
+        mistakes += _validate_relabel(config)
     else:
         more, scan = check_data.inspect(config.data, config.seed)
         mistakes += more
@@ -45,11 +49,11 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             mistakes.append(must_be("out", f"outside data.root ({root})", out, fix))
     if out is None and options.name == "check":
         out = request.hydra.run.dir
-    mistakes += _validate_out(out)
+    mistakes += _validate_out(out) if options.name != "relabel" else []
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
-    return Plan(config, Path(str(out)), num_workers, scan)
+    return Plan(config, Path(str(out)), num_workers, scan, request.argv)
 
 
 def _validate_archive_dir(value: str | None) -> list[Mistake]:
@@ -58,6 +62,31 @@ def _validate_archive_dir(value: str | None) -> list[Mistake]:
     got = f"but {describe_path(Path(value))} is not one" if value else "but is not set"
     fix = setting("archive_dir=FOLDER", aim="to the folder with ILSVRC2012_img_train.tar")
     return [Mistake(f"archive_dir must be a folder, {got}", ("archive_dir",), (fix,))]
+
+
+def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
+    """Return the mistakes of options whose files are read only later: an interrupted command is finished first."""
+    found, data, file = list[Mistake](), config.data, config.decisions
+    if config.out is not None:
+        found.append(Mistake("out has no effect with prepare=relabel", ("out",), (without("out"),)))
+    if not file or not Path(file).is_file():
+        got = f"but {describe_path(Path(file))} is not a file" if file else "but is not set"
+        what = f"decisions must be the list with your decisions, a CSV file, {got}"
+        found.append(Mistake(what, ("decisions",), (setting("decisions=FILE.csv"),)))
+    folder, table = setting("data=imagefolder", "data.root=FOLDER"), setting("data=table", "data.root=FILE.csv")
+    if data.target or data.name not in (*OF_FOLDERS, "table") or data.labels != "one":
+        got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
+        what = f"prepare=relabel needs class folders or a table, with one label per image, got {got}"
+        return [*found, Mistake(what, ("data.name", "data.labels"), (folder, table))]
+    root = Path(data.root or "")
+    if data.name == "table" and not (root.is_file() and root.suffix.lower() not in PARQUET):
+        found.append(must_be("data.root", "the table of the images, a CSV file", str(data.root), table))
+    if data.name != "table" and not (data.root and root.is_dir()):
+        found.append(must_be("data.root", "the folder of the images", str(data.root), folder))
+    if file and (reason := not_writable_reason(Path(file).parent)):
+        what = f"the folder of decisions must be writable, because what is changed is written there, but {reason}"
+        found.append(Mistake(what, ("decisions",), hint="copy the list into a folder of your own"))
+    return found
 
 
 def _validate_out(value: str | None) -> list[Mistake]:

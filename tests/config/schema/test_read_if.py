@@ -44,7 +44,7 @@ READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": tu
 
 
 def command_of(path: str) -> str:
-    verb = {"archive_dir": "prepare"}.get(path, path.partition(".")[0])
+    verb = "prepare" if path in ("archive_dir", "decisions", "undo") else path.partition(".")[0]
     return verb if verb in READ else "train"
 
 
@@ -69,7 +69,7 @@ def refused(verb: str, options: list[str]) -> list[str]:
 
 def mistakes(verb: str, options: list[str]) -> list[Mistake]:
     """Return the mistakes in these options of a command. Files are composed once; values are laid over a copy."""
-    choices = [option for option in options if "." not in option.partition("=")[0] and "archive_dir" not in option]
+    choices = [option for option in options if re.match(r"[a-z]+=", option) and not re.match("decisions|undo", option)]
     config = copy.deepcopy(composed(verb, *choices))
     for path, _, value in (option.partition("=") for option in options if option not in choices):
         OmegaConf.update(config, path, yaml.safe_load(value))

@@ -226,8 +226,9 @@ class SubmitConfig(RunConfig):
 class PrepareOptions(Section):
     name: Annotated[
         str,
-        choice("imagenet", "pack", "check"),
-        "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image.",
+        choice("imagenet", "pack", "check", "relabel"),
+        "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image; relabel: correct "
+        "labels as a list says.",
     ] = MISSING
     num_workers: Annotated[Any, AUTO | integer(1), "pack, check: number of processes; auto: one per CPU core."] = "auto"
     timeout_s: Annotated[float, number(above=0), "pack, check: seconds after which an image counts as unreadable."] = (
@@ -246,6 +247,8 @@ class PrepareConfig(CommonConfig):
     )
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     archive_dir: Annotated[str | None, "imagenet: folder of the archives."] = None
+    decisions: Annotated[str | None, "relabel: list of wrong labels with your decisions, CSV."] = None
+    undo: Annotated[bool, "relabel: change the labels of the list back."] = False
     out: Annotated[str | None, "Folder to write."] = None
 
 

@@ -54,8 +54,12 @@ class FileImages(Images):
         # uint64 (N,), by which an image is recognised under another name; set for splits that split_validation makes
         self.keys: np.ndarray | None = None
 
+    def name(self, index: int) -> str:
+        """Return the path relative to the folder, or absolute."""
+        return self.names[index if self._rows is None else int(self._rows[index])]
+
     def path(self, index: int) -> str:
-        return str(self.folder / self.names[index if self._rows is None else int(self._rows[index])])
+        return str(self.folder / self.name(index))
 
     def encoded(self, index: int) -> bytes:
         return read_file(self.path(index))

@@ -74,7 +74,7 @@ class ImageTable(SourceType):
         table = read_table(data, verb)
         is_val = verb == "evaluate" and data.val_fraction is None
         rows = table.of_split("val") if is_val else table.rows
-        found = _rows_message(
+        found = rows_message(
             f"{table.file}: path must name an existing file, relative to "
             f"{describe_path(table.folder)} or absolute, but does not",
             [(rows[at].number, rows[at].path) for at in find_missing(table.folder, [row.path for row in rows])],
@@ -224,7 +224,7 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
         note += f" Left out: {count_noun(unused, 'row')} of split test, because others are for validation."
     note += f" Columns ignored: {shorten_list(ignored)}." if ignored else ""
     table = Table(path, folder, rows, list(cells.columns), note)
-    found = _rows_message(
+    found = rows_message(
         f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
         [(number, count_noun(count, "cell")) for number, count in cells.ragged],
         "correct those rows, and put quotes around text that contains a comma",
@@ -265,7 +265,7 @@ def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
     ]  # fmt: skip
     for purpose, is_wrong, rule, hint in rules:
         wrong = [(row.number, cell or "empty") for row in table.rows if is_wrong(cell := getattr(row, purpose))]
-        found += _rows_message(f"{table.file}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
+        found += rows_message(f"{table.file}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
     # An image in both splits is a leak; otherwise it has more than one label or weight. Compared as text, because
     # resolving links would take one disk request per image
     first: dict[str, int] = {}
@@ -275,7 +275,7 @@ def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
         if row.path and earlier != row.number:
             repeated.append((row.number, f"{row.path}, as row {earlier}"))
     rule = f"{table.file}: an image must have only one row, but is repeated"
-    return found + _rows_message(rule, repeated, "correct those rows, or remove them")
+    return found + rows_message(rule, repeated, "correct those rows, or remove them")
 
 
 def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str]:
@@ -309,7 +309,7 @@ def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str]:
     return found
 
 
-def _rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
+def rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
     there are none. wrong: (row number, content) of each such row."""
     # a terminal would act on control characters

@@ -1,0 +1,138 @@
+"""Read the list of wrong labels after a person has written decisions into it, and find the images that it names."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from imagenet_ddp.data.sources.base import Source, one_form
+from imagenet_ddp.data.sources.cells import read_cells
+from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.data.sources.table import rows_message
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.label_changes import Change, Wanted
+from imagenet_ddp.system.table_files import of_text_cell
+from imagenet_ddp.system.text import count_noun, printable, shorten_list
+
+COLUMNS = ("path", "label", "suggested", "decision")
+NEEDED = ("path", "decision")
+KEEP, MOVE = "keep", "move"  # words of a decision; any other is the name of a class
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A row of the list in which a person has decided. label: when the list was made; "" if it has no such column."""
+
+    number: int  # as a spreadsheet shows it
+    path: str
+    label: str
+    suggested: str
+    text: str
+
+    def meaning(self, label: str, classes: Sequence[str]) -> str:
+        """Return the class that the image shall have, "" if the text has no meaning, or two. label: its class now."""
+        meanings = {self.text, *([label] if self.text.casefold() == KEEP else [])}
+        meanings |= {self.suggested} if self.text.casefold() == MOVE else set()
+        meanings &= {*classes}
+        return meanings.pop() if len(meanings) == 1 else ""
+
+
+def read_decisions(file: Path) -> list[Decision]:
+    """Return the rows with a decision. Raises ConfigError."""
+    cells = read_cells(file, {name: name for name in COLUMNS}, "decisions")
+    if missing := [name for name in NEEDED if name not in cells.columns]:
+        raise ConfigError(
+            f"{file} must have the columns {' and '.join(NEEDED)}, but has no {' and no '.join(missing)}: its columns "
+            f"are {printable(shorten_list(cells.header, 10)) or 'none'}. Hint: set decisions=FILE to a "
+            "wrong_labels.csv."
+        )
+    if cells.ragged:
+        wrong = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
+        rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"
+        raise ConfigError(rows_message(rule, wrong, "put quotes around text that contains a comma"))
+    columns = [cells.columns.get(name, [""] * len(cells.numbers)) for name in COLUMNS]
+    found = [
+        Decision(number, of_text_cell(path), *(one_form(of_text_cell(cell.strip())) for cell in others))
+        for number, path, *others in zip(cells.numbers, *columns, strict=True)
+        if others[-1].strip()
+    ]
+    if not found:
+        raise ConfigError(
+            f"{file} must have a decision in at least one row, but its column decision is empty. Hint: write keep, "
+            "move (to the suggested class) or the name of another class."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Decided:
+    """wanted: the images that shall have another class. num_kept, num_made: decisions that keep the label, and that
+    were carried out before."""
+
+    wanted: list[Wanted]
+    num_kept: int
+    num_made: int
+
+
+def match(
+    file: Path, decisions: Sequence[Decision], source: Source, base: Path, made: Sequence[Change]
+) -> tuple[Decided, list[str]]:
+    """Return (what is decided, the mistakes). Only images of the source are found, whatever the paths of the list are.
+    base: folder to which the paths in `made`, the changes of earlier commands, are relative."""
+    splits = [images for images in (source.train, source.val) if isinstance(images, FileImages)]
+    bases = dict.fromkeys((Path.cwd(), base.absolute(), *(images.folder.absolute() for images in splits)))
+    keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
+    named, changes = (
+        {key for of_row in keys for key in of_row},
+        {_key(base.absolute() / each.image): each for each in made},
+    )
+    places: dict[str, tuple[FileImages, int]] = {}
+    for images in splits:
+        for index in range(len(images)):
+            if (key := _key(Path(images.path(index)))) in named:
+                places[key] = (images, index)
+
+    gone, unknown, stale, redone, several = (list[tuple[int, str]]() for _ in range(5))
+    first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
+    wanted, num_kept, num_made = list[Wanted](), 0, 0
+    for each, of_row in zip(decisions, keys, strict=True):
+        key = next((key for key in of_row if key in changes or key in places), None)
+        if key is None:
+            gone.append((each.number, each.path))
+            continue
+        change = changes.get(key)
+        label = each.label if change else source.classes[int(places[key][0].targets[places[key][1]])]
+        target = each.meaning(label, source.classes)
+        if not target:
+            close = get_close_matches(each.text, source.classes, 1)
+            unknown.append((each.number, f"{each.text}{f', close to {close[0]}' if close else ''}"))
+        elif first.setdefault(key, (each.number, target))[1] != target:
+            several.append((each.number, f"{each.path}, as row {first[key][0]}"))
+        elif first[key][0] != each.number:
+            pass  # the same decision twice
+        elif change:
+            num_made += 1
+            if change.label != target:
+                redone.append((each.number, f"{each.path} has got {change.label}"))
+        elif target == label:
+            num_kept += 1
+        elif each.label not in ("", label):
+            stale.append((each.number, f"{each.path} has {label}"))
+        else:
+            wanted.append(Wanted(*places[key], target))
+    return Decided(wanted, num_kept, num_made), [
+        *rows_message(f"{file}: path must name an image of the data, but does not", gone,
+                      "correct those rows, or clear their decision"),
+        *rows_message(f"{file}: decision must be keep, move (to the suggested class) or the name of one class, but is "
+                      "not", unknown, f"the classes are {printable(shorten_list(source.classes, 10))}"),
+        *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
+        *rows_message(f"{file}: label must be that of the image, but is not", stale, "make a new list"),
+        *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,
+                      "undo it first (undo=true)"),
+    ]  # fmt: skip
+
+
+def _key(path: Path) -> str:
+    """Return a path as lists have it, in which bytes that are not valid text are backslash escapes."""
+    return os.path.normpath(path.absolute()).encode(errors="backslashreplace").decode()

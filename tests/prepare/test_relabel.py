@@ -1,0 +1,361 @@
+"""prepare=relabel: what a person decides is done to folders and tables, can be undone exactly, and nothing is lost."""
+
+import csv
+import functools
+import io
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare import label_changes, relabel
+from imagenet_ddp.prepare import options as prepare_options
+
+HEADER = ["path", "label", "suggested", "score", "split", "decision"]
+FOLDER = ("data=imagefolder", "data.root=pets")
+TABLE = ("data=table", "data.root=pets.csv", "data.val_fraction=0.5")
+# with bytes that are not UTF-8, é as two characters (as macOS stores it), blanks and a sub-folder
+NAMES = ("1.jpg", "2.jpg", "caf\udce9.jpg", "e\u0301te\u0301 2.jpg", "2024/a b.jpg")
+
+
+@pytest.fixture(autouse=True)
+def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders of three classes, whose files contain their first path."""
+    monkeypatch.chdir(tmp_path)
+    for split, name, image in itertools.product(("train", "val"), ("chat", "dog", "été"), NAMES):
+        path = Path("pets", split, name, image)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(ascii(str(path)), encoding="utf-8")
+    (tmp_path / "outside.jpg").write_text("not of the pets")
+    return tmp_path
+
+
+def files(root: str = ".") -> dict[str, str]:
+    return {
+        str(path): path.read_text("utf-8", "surrogateescape")
+        for path in sorted(Path(root).rglob("*"))
+        if path.is_file()
+    }
+
+
+def decide(*rows: tuple[str, ...], delimiter: str = ",", bom: str = "") -> None:
+    """Write a list: (path, label, suggested, decision) of each row."""
+    text = io.StringIO(bom, newline="")
+    text.seek(0, io.SEEK_END)
+    writer = csv.writer(text, delimiter=delimiter)
+    writer.writerows([HEADER, *((path, old, new, "0,1", "train", word) for path, old, new, word in rows)])
+    Path("list.csv").write_bytes(text.getvalue().encode(errors="backslashreplace"))
+
+
+@functools.cache
+def planned(*options: str) -> prepare_options.Plan:
+    return prepare_options.read(["prepare=relabel", "decisions=list.csv", *options], {})
+
+
+def prepare(*options: str) -> None:
+    assert relabel.run(planned(*options)) == 0
+
+
+def refused(*options: str) -> list[str]:
+    before = files()
+    with pytest.raises(ConfigError) as caught:
+        prepare(*options)
+    assert files() == before, "nothing is touched"
+    return [*map(str, caught.value.mistakes)]
+
+
+EXAMPLE = (
+    ("pets/train/chat/1.jpg", "chat", "dog", "Move"),  # dog has one of this name
+    ("pets/train/chat/caf\udce9.jpg", "chat", "dog", "été"),
+    ("pets/val/chat/e\u0301te\u0301 2.jpg", "chat", "dog", "keep"),
+    ("train/dog/2024/a b.jpg", "dog", "e\u0301te\u0301", "move"),
+    ("pets/train/dog/2.jpg", "dog", "chat", ""),
+)
+
+
+@pytest.mark.parametrize(("delimiter", "bom"), [(",", ""), (";", "\ufeff")])
+def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
+    before = files("pets")
+    Path("pets/train/été/caf\udce9.jpg").unlink()
+    Path("pets/train/été/2024/a b.jpg").unlink()
+    Path("pets/train/été/2024").rmdir()
+    there = files("pets")
+    decide(*EXAMPLE, delimiter=delimiter, bom=bom)
+    prepare(*FOLDER)
+    moves = {
+        "pets/train/chat/1.jpg": "pets/train/dog/1-chat.jpg",
+        "pets/train/chat/caf\udce9.jpg": "pets/train/été/caf\udce9.jpg",
+        "pets/train/dog/2024/a b.jpg": "pets/train/été/2024/a b.jpg",
+    }
+    after = {moves.get(path, path): text for path, text in there.items()}
+    assert files("pets") == after and len(after) == len(before) - 2
+    printed = capsys.readouterr().out
+    assert "3 labels changed: chat to dog 1, chat to été 1, dog to été 1; 1 label kept." in printed
+    assert "1 file got the old class in the name" in printed and "train/dog/1-chat.jpg" in printed
+
+    prepare(*FOLDER)
+    assert (
+        files("pets") == after and "0 labels changed; 1 label kept; 3 labels changed before" in capsys.readouterr().out
+    )
+    prepare(*FOLDER, "undo=true")
+    assert files("pets") == there and "3 labels changed back" in capsys.readouterr().out
+    assert not Path("pets/train/été/2024").exists() and not Path("list.undo.json").exists()
+
+
+def test_a_list_is_applied_in_parts():
+    there = files("pets")
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
+    prepare(*FOLDER)
+    # the name that the first leaves is reserved for the way back
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "move"), ("pets/train/dog/1.jpg", "dog", "chat", "move"))
+    prepare(*FOLDER)
+    assert files("pets") == {
+        {"pets/train/chat/1.jpg": "pets/train/dog/1-chat.jpg",
+         "pets/train/dog/1.jpg": "pets/train/chat/1-dog.jpg"}.get(path, path): text
+        for path, text in there.items()
+    }  # fmt: skip
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "keep"))
+    [message] = refused(*FOLDER)
+    assert "a decision that was carried out must stay" in message and "row 2 (pets/train/chat/1.jpg" in message
+    prepare(*FOLDER, "undo=true")
+    assert files("pets") == there
+
+
+@pytest.mark.parametrize("undo", [(), ("undo=true",)])
+@pytest.mark.parametrize("how", ["between two files", "between two names of a file"])
+def test_an_interrupted_command_goes_on(how: str, undo: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    """Its other images are moved by the same command, although class folders may be empty in between."""
+    for path in Path("pets/train").rglob("*.jpg"):
+        if path.name != "1.jpg":
+            path.unlink()
+    there = files("pets")
+    ring = ["chat", "dog", "été", "chat"]
+    decide(*((f"pets/train/{old}/1.jpg", old, new, "move") for old, new in itertools.pairwise(ring)))
+    moves = {f"pets/train/{old}/1.jpg": f"pets/train/{new}/1-{old}.jpg" for old, new in itertools.pairwise(ring)}
+    after = {moves.get(path, path): text for path, text in there.items()}
+    if undo:
+        prepare(*FOLDER)
+    link, unlink, left = os.link, Path.unlink, [1]
+
+    def stops(call: Callable[..., None]) -> Callable[..., None]:
+        def made(*args: object, **options: object) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            call(*args, **options)
+
+        return made
+
+    with monkeypatch.context() as patched:
+        if how == "between two files":
+            patched.setattr(os, "link", stops(link))
+        else:
+            patched.setattr(Path, "unlink", stops(unlink))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*FOLDER, *undo)
+    assert files("pets") not in (there, after)
+    prepare(*FOLDER, *undo)
+    assert files("pets") == (there if undo else after)
+    if not undo:
+        prepare(*FOLDER, "undo=true")
+    assert files("pets") == there
+
+
+def test_a_disk_without_hard_links(monkeypatch: pytest.MonkeyPatch):
+    there = files("pets")
+
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    decide(*EXAMPLE)
+    prepare(*FOLDER)
+    assert files("pets") != there and len(files("pets")) == len(there)
+    prepare(*FOLDER, "undo=true")
+    assert files("pets") == there
+
+
+def test_a_file_that_appears_is_not_overwritten(monkeypatch: pytest.MonkeyPatch):
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
+    made = label_changes.FolderLabels.apply
+
+    def late(self: label_changes.FolderLabels, changes: list[label_changes.Change]) -> None:
+        Path("pets/train/dog/1-chat.jpg").write_text("another", encoding="utf-8")
+        made(self, changes)
+
+    monkeypatch.setattr(label_changes.FolderLabels, "apply", late)
+    with pytest.raises(RunError, match="exists"):
+        prepare(*FOLDER)
+    assert Path("pets/train/dog/1-chat.jpg").read_text(encoding="utf-8") == "another"
+    assert Path("pets/train/chat/1.jpg").read_text(encoding="utf-8") == "'pets/train/chat/1.jpg'"
+    [message] = refused(*FOLDER)
+    assert "nothing is overwritten, but 1 is there already: train/dog/1-chat.jpg" in message
+
+
+def test_every_mistake_at_once():
+    Path("pets/train/dog/2-chat.jpg").write_text("taken", encoding="utf-8")
+    Path("pets/train/chat/loose.jpg").symlink_to("1.jpg")
+    decide(
+        ("pets/train/chat/gone.jpg", "chat", "dog", "move"),
+        ("pets/train/chat/1.jpg", "chat", "dog", "dgo"),
+        ("pets/train/chat/2.jpg", "chat", "dog", "move"),
+        ("pets/train/chat/2024/a b.jpg", "chat", "dog", "move"),
+        ("pets/train/chat/../chat/2024/a b.jpg", "chat", "dog", "keep"),
+        ("pets/train/dog/2.jpg", "chat", "dog", "été"),
+        ("pets/train/dog/1.jpg", "dog", "wolf", "move"),
+        ("pets/train/chat/loose.jpg", "chat", "dog", "move"),
+    )
+    text = "\n".join(refused(*FOLDER))
+    for part in (
+        "path must name an image of the data, but does not in 1 row: row 2 (pets/train/chat/gone.jpg)",
+        "but is not in 2 rows: row 3 (dgo, close to dog), row 8 (move). Hint: the classes are chat, dog, été",
+        "an image must have one decision, but has two in 1 row: row 6 (pets/train/chat/../chat/2024/a b.jpg, as row 5)",
+        "label must be that of the image, but is not in 1 row: row 7 (pets/train/dog/2.jpg has dog)",
+        "nothing is overwritten, but 1 is there already: train/dog/2-chat.jpg",
+        "a link to an image must lead to it after the move, too, but 1 does not: train/chat/loose.jpg",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.jpg", "outside.jpg", "/etc/passwd", "pets/train/../../outside.jpg", "pets/train", "", "a\0b",
+             "pets/train/chat/.hidden.jpg", "pets/linked/1.jpg"],
+)  # fmt: skip
+def test_a_list_of_a_stranger_moves_only_images_of_the_data(path: str):
+    Path("pets/train/chat/.hidden.jpg").write_text("x", encoding="utf-8")
+    Path("pets/linked").symlink_to("train/chat")
+    decide((path, "chat", "dog", "move"))
+    [message] = refused(*FOLDER)
+    assert "path must name an image of the data" in message or "cannot be read as one" in message
+
+
+def test_no_link_leads_out_of_the_folder(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    Path("elsewhere/x.jpg").write_text("x", encoding="utf-8")
+    Path("pets/train/linked").symlink_to(tmp_path / "elsewhere")
+    decide(("pets/train/linked/x.jpg", "linked", "dog", "move"), ("pets/train/chat/1.jpg", "chat", "linked", "move"))
+    [message] = refused(*FOLDER)
+    assert "must lie in data.root (pets), also after following links, but 2 do not: train/linked/x.jpg" in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["pets/train/chat/1.jpg", "../outside.jpg", "train/../../outside.jpg", "{here}/outside.jpg", "out/outside.jpg",
+     "train/chat/notes.txt", "a\\u0000.jpg"],
+)  # fmt: skip
+def test_a_record_of_a_stranger_moves_only_images_inside(change: str, tmp_path: Path):
+    Path("pets/out").symlink_to(tmp_path)
+    Path("pets/train/chat/notes.txt").write_text("x", encoding="utf-8")
+    change = change.replace("{here}", str(tmp_path))
+    Path("list.undo.json").write_text(
+        f'{{"kind": "class folders", "changes": [["x", "train/new.jpg", "{change}", "x"]], "folders": ["../pets"]}}',
+        encoding="utf-8",
+    )
+    decide(*EXAMPLE)
+    if change.startswith("pets"):  # inside, but not there: it counts as gone
+        prepare(*FOLDER, "undo=true")
+    else:
+        for undo in ((), ("undo=true",)):
+            [message] = refused(*FOLDER, *undo)
+            assert "the changes of labels must be of images in pets, but 1 is not" in message
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "a table", "changes": [], "folders": []}', '{"changes": 3}'])
+def test_another_file_is_no_record(text: str):
+    Path("list.undo.json").write_text(text, encoding="utf-8")
+    decide(*EXAMPLE)
+    [message] = refused(*FOLDER)
+    assert "list.undo.json must be what prepare=relabel wrote about class folders, but" in message
+
+
+def test_a_class_that_is_called_move():
+    """The word must not be taken for the other meaning."""
+    Path("pets/train/dog").rename("pets/train/move")
+    Path("pets/val/dog").rename("pets/val/move")
+    decide(("pets/train/chat/1.jpg", "chat", "été", "move"))
+    [message] = refused(*FOLDER)
+    assert "row 2 (move" in message
+    decide(("pets/train/chat/1.jpg", "chat", "move", "move"))
+    prepare(*FOLDER)
+    assert Path("pets/train/move/1-chat.jpg").is_file()
+
+
+def test_a_class_without_images_is_said(capsys: pytest.CaptureFixture[str]):
+    decide(*((f"pets/train/chat/{name}", "chat", "dog", "move") for name in NAMES))
+    prepare(*FOLDER)
+    assert "note: no training image is left of chat;" in capsys.readouterr().out
+    prepare(*FOLDER, "undo=true")  # although train would refuse the data now
+    assert len([*Path("pets/train/chat").rglob("*.jpg")]) == len(NAMES)
+
+
+TABLES = {  # image pets/train/dog/1.jpg is moved; {} is the cell of its label
+    "comma": ("dog", "chat", "path,label\npets/train/chat/1.jpg,chat\npets/train/dog/1.jpg,{}\n"
+                             "pets/train/dog/2.jpg,dog\n"),
+    "excel": ('"dog"', '"chat"', '\ufefflabel;"path";note\r\n"chat";"pets/train/chat/1.jpg";"a ""b"";\nc"\r\n'
+                                 '{};"pets/train/dog/1.jpg";\r\n\r\ndog;pets/train/dog/2.jpg;x'),
+    "blanks": ("dog ", "chat", "path, label ,split\npets/train/chat/1.jpg,  chat,train\npets/train/dog/1.jpg,{},val\n"
+                               "x.jpg,dog,test\npets/train/dog/2.jpg,dog,train"),
+    "numbers": ("2.0", "1", "label\tpath\n1.0\tpets/train/chat/1.jpg\n{}\tpets/train/dog/1.jpg\n"
+                            "2.0\tpets/train/dog/2.jpg\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table(kind: str):
+    """Only the cell of the label changes, and undo gives back every byte."""
+    old, new, text = TABLES[kind]
+    Path("pets.csv").write_text(text.format(old), encoding="utf-8", newline="")
+    Path("pets.csv").chmod(0o640)
+    options = TABLE[:2] if "split" in text else TABLE
+    classes = ("2", "1") if kind == "numbers" else ("dog", "chat")
+    decide(("pets/train/dog/1.jpg", *classes, "move"), ("pets/train/chat/1.jpg", "", classes[0], "keep"))
+    for undo, cell in (((), new), ((), new), (("undo=true",), old)):
+        prepare(*options, *undo)
+        assert Path("pets.csv").read_bytes().decode() == text.format(cell)
+        assert Path("pets.csv").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_label_that_was_edited_since_is_not_undone():
+    old, new, text = TABLES["comma"]
+    Path("pets.csv").write_text(text.format(old), encoding="utf-8")
+    decide(("pets/train/dog/1.jpg", old, new, "move"))
+    prepare(*TABLE)
+    Path("pets.csv").write_text(text.format("wolf"), encoding="utf-8")
+    [message] = refused(*TABLE, "undo=true")
+    assert "must be those of this list, but 1 has others: pets/train/dog/1.jpg" in message
+
+
+OPTIONS = {
+    ("data=imagefolder", "data.root=pets", "out=x"): "out has no effect with prepare=relabel",
+    ("data=imagefolder", "data.root=gone"): "data.root must be the folder of the images, got gone",
+    ("data=imagefolder",): "data.root must be the folder of the images, got None",
+    ("data=table", "data.root=t.parquet"): "data.root must be the table of the images, a CSV file, got t.parquet",
+    ("data=shapes",): "needs class folders or a table, with one label per image, got data=shapes",
+    ("data=table", "data.root=pets.csv", "data.labels=several", "loss.name=bce"): "with data.labels=several",
+    (*FOLDER, "decisions=gone.csv"): "decisions must be the list with your decisions, a CSV file, but gone.csv",
+    (*FOLDER, "undo=true"): "undo=true needs list.undo.json",
+    FOLDER: "list.csv must have a decision in at least one row",
+}
+
+
+@pytest.mark.parametrize(("options", "said"), OPTIONS.items())
+def test_refusals(options: tuple[str, ...], said: str):
+    Path("t.parquet").touch()
+    decide(("pets/train/chat/1.jpg", "chat", "dog", ""))
+    assert any(said in message for message in refused(*options))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("path,label\na,b\n", "must have the columns path and decision, but has no decision"),
+     ("path,decision\na,b,c\n", "the number of cells must be that of the header (2), but is not in 1 row"),
+     ("path,decision\ncaf\xe9,move\n", "save the table as CSV in UTF-8 with all quotes closed, and set decisions="),
+     ("path,decision,Decision\na,b,c\n", "must have one column of each name, but has 2 columns decision")],
+)  # fmt: skip
+def test_another_file_is_no_list(text: str, said: str):
+    Path("list.csv").write_bytes(text.encode("latin-1"))
+    [message] = refused(*FOLDER)
+    assert said in message and "data." not in message
