@@ -27,6 +27,7 @@ LAYERS = (
     ("distributed",),
     ("config",),
     ("data", "models", "runs", "strategies"),
+    ("curation",),
     ("pages",),
     ("exported",),
     ("callbacks", "cli"),

@@ -20,7 +20,8 @@ from imagenet_ddp.callbacks.fine_tuning import RegressionHead
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.head import compute_features, minimise
+from imagenet_ddp.models.head import compute_features
+from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.system import console
 
 LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
@@ -98,7 +99,8 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
         features = torch.cat([compute_features(net, "classifier.1", batch["image"])[0] for batch in batches])
         columns.append((features, torch.cat([batch["target"] for batch in batches])))
     (features, targets), (val_features, val_targets) = columns
-    tried = [minimise(features.double(), targets, 3, 10 ** (half / 2)) for half in range(-6, 2)]
+    axes = PrincipalAxes(features)
+    tried = [axes.of_features(axes.minimise(targets, 3, 10 ** (half / 2))) for half in range(-6, 2)]
     distances = [((weight - found["one"][2]).norm() / weight.norm()).item() for weight, _ in tried]
     assert min(distances) < 1e-3, "the layer is no minimum of the objective"
     right = F.linear(val_features, *tried[distances.index(min(distances))]).argmax(1) == val_targets

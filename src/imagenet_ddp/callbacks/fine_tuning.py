@@ -12,7 +12,8 @@ from torch import Tensor, distributed, nn
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.models.head import Regression, compute_features, evaluating, fit_regression, is_in_head
+from imagenet_ddp.models.head import compute_features, evaluating, is_in_head
+from imagenet_ddp.models.regression import Regression, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.text import count_noun, duration, percent

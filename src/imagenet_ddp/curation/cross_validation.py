@@ -1,0 +1,135 @@
+"""Estimate the accuracy of a logistic regression on new photographs, from folds of those that are there."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import torch
+
+from imagenet_ddp.curation.neighbours import nearest
+from imagenet_ddp.data.sources.base import positions_of_each
+from imagenet_ddp.models.regression import PrincipalAxes
+
+NUM_FOLDS = 5
+NEIGHBOURS = 5  # that vote for a class
+HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
+_Z = NormalDist().inv_cdf(0.975)
+
+
+def interval(num_right: float, num_images: int) -> tuple[float, float]:
+    """Return the 95 % interval of an accuracy that was measured on so many images (Wilson 1927, JASA 22, 209)."""
+    if not num_images:
+        return 0.0, 1.0
+    share, spread = num_right / num_images, _Z**2 / num_images
+    centre = (share + spread / 2) / (1 + spread)
+    half = _Z / (1 + spread) * (share * (1 - share) / num_images + spread / (4 * num_images)) ** 0.5
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """An accuracy, with its 95 % interval."""
+
+    num_right: int
+    num_images: int
+
+    @property
+    def share(self) -> float:
+        return self.num_right / max(self.num_images, 1)
+
+    @property
+    def low(self) -> float:
+        return interval(self.num_right, self.num_images)[0]
+
+    @property
+    def high(self) -> float:
+        return interval(self.num_right, self.num_images)[1]
+
+
+def fold_of_each(
+    targets: np.ndarray, num_folds: int = NUM_FOLDS, seed: int = 0, groups: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the fold that holds out each image, int64 (N,). Each fold has about the same share of each class, and the
+    images of a group are in one fold. groups: int64 (N,); None: each image is its own group."""
+    folds = np.empty(len(targets), np.int64)
+    generator = np.random.default_rng(seed)
+    groups = np.arange(len(targets)) if groups is None else groups
+    _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    of_group = np.empty(len(first), np.int64)
+    begin = 0
+    for members in positions_of_each(targets[first]):  # the class of a group is that of its first image
+        order = generator.permutation(members)
+        of_group[order] = (begin + np.arange(len(order))) % num_folds
+        begin += len(order)  # each class starts where the last ended, so that the remainders are spread
+    folds[:] = of_group[group_of]
+    return folds
+
+
+def out_of_fold(
+    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, l2: float = 0.03
+) -> np.ndarray:
+    """Return the probabilities of each image by a logistic regression to the images of the other folds, float32 (N,
+    num_classes).
+
+    vectors: float (N, D). targets: int64 (N,). folds: result of fold_of_each. l2: as in models.regression. Mean,
+    variance and axes of the features are those of all images; they do not depend on the labels.
+    """
+    axes, labels = PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
+    found = np.full((len(targets), num_classes), 1 / num_classes, np.float32)
+    for fold in np.unique(folds).tolist():
+        rows = np.flatnonzero(folds == fold)
+        if len(rows) == len(folds):
+            continue  # one image, or one group of copies
+        weights = axes.minimise(labels, num_classes, l2, torch.from_numpy(folds != fold))
+        found[rows] = axes.logits(weights, torch.from_numpy(rows)).softmax(1).numpy()
+    return found
+
+
+def neighbour_classes(vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray) -> np.ndarray:
+    """Return the class for which the nearest images of the other folds vote, each with its cosine, int64 (N,)."""
+    found = np.empty(len(targets), np.int64)
+    for fold in np.unique(folds).tolist():
+        is_held_out = folds == fold
+        cosines, positions = nearest(vectors[is_held_out], vectors[~is_held_out], NEIGHBOURS)
+        votes = np.zeros((len(cosines), num_classes))
+        np.add.at(votes, (np.arange(len(cosines))[:, None], targets[~is_held_out][positions]), cosines)
+        found[is_held_out] = votes.argmax(1)
+    return found
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """The accuracy by regressions to a part of the images outside each fold. num_images: of each part, in ascending
+    order; the last is all of them."""
+
+    num_images: list[int]
+    accuracies: list[Accuracy]
+
+    @property
+    def sentence(self) -> str:
+        """Return what the curve says about more photographs."""
+        points = 100 * (self.accuracies[-1].share - self.accuracies[-2].share)
+        would = "would help" if points >= HELPS else "would hardly help"
+        return f"More photographs like these {would}: the second half of them brought {points:+.1f} points."
+
+
+def learning_curve(
+    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, whole: Accuracy, l2: float = 0.03
+) -> LearningCurve:
+    """Return the accuracy with a quarter and half of the images outside each fold, and with all, which is `whole`.
+    folds: result of fold_of_each."""
+    axes, labels = PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
+    quarters = fold_of_each(targets, 4, seed=1)
+    numbers, found = list[int](), list[Accuracy]()
+    for count in (1, 2):
+        num_right, sizes = 0, list[int]()
+        for fold in np.unique(folds).tolist():
+            is_fitted = (folds != fold) & (quarters < count)
+            rows = torch.from_numpy(np.flatnonzero(folds == fold))
+            weights = axes.minimise(labels, num_classes, l2, torch.from_numpy(is_fitted))
+            num_right += int((axes.logits(weights, rows).argmax(1) == labels[rows]).sum())
+            sizes.append(int(is_fitted.sum()))
+        numbers.append(round(float(np.mean(sizes))))
+        found.append(Accuracy(num_right, len(targets)))
+    all_but_one = round(len(targets) * (1 - 1 / max(len(np.unique(folds)), 2)))
+    return LearningCurve([*numbers, all_but_one], [*found, whole])
