@@ -1,5 +1,6 @@
 """check.html: one file in plain words, and nothing in it of a stranger's names is code."""
 
+import csv
 import os
 import re
 import shutil
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from imagenet_ddp.prepare import check
 from imagenet_ddp.prepare import options as prepare_options
@@ -44,12 +45,18 @@ def words_of(html: str) -> str:
 def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copyfile(photos / "zebra" / "00.jpg", photos / "Äpfel" / "wrong.jpg")
     (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
+    with Image.open(photos / "zebra" / "01.jpg") as image:
+        image.filter(ImageFilter.GaussianBlur(6)).save(photos / "zebra" / "soft.jpg")
     html = page_of(photos, monkeypatch)
     text = words_of(html)
     to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
-    assert to_mend.index("1 of 54 images cannot be read") < to_mend.index("in two classes, so that one label is wrong")
+    assert to_mend.index("1 of 55 images cannot be read") < to_mend.index("in two classes, so that one label is wrong")
     assert f"1 class has fewer than 20 images, too few to learn from and to judge by: {EVIL} (3)" in to_mend
-    assert "No image is there twice" not in good
+    assert "1 image is hard to recognise: 1 blurry." in to_mend
+    assert "No image is there twice" not in good and "54 images can be read." in good
+    with (photos.parent / "checked" / "quality.csv").open(newline="", encoding="utf-8-sig") as file:
+        poor = {Path(row["path"]).name: row["issues"] for row in csv.DictReader(file) if row["issues"]}
+    assert poor == {"soft.jpg": "blurry"}
     assert set(re.findall(r'<li><a href="#(\w+)">', html)) <= set(re.findall(r'<section id="(\w+)">', html))
     assert re.findall(r"<tr><td>([^<]*)</td><td class=\"number\"", html)[1:] == ["Äpfel", "zebra"]  # Ä beside A
     assert (html.count("<script"), EVIL in html) == (1, False)

@@ -68,8 +68,8 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     page = page_of(tmp_path, monkeypatch, Pictures(reason_maps="no such layer"), 80, CLASSES)
     html = page.files["report.html"].decode()
     sections = re.findall(r'<section id="(\w+)">', html)
-    assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "maps"]
-    assert re.findall(r'<li><a href="#(\w+)">', html) == sections
+    assert sections == ["classes", "confusion", "mistakes", "labels", "calibration", "maps", "curves", "facts"]
+    assert re.findall(r'<li><a href="#(\w+)">', html.partition("<nav")[2]) == sections
     assert "There are no maps: no such layer" in html
     assert "1 image could not be read." in html
     assert page.summary[1] == "best top-1 80.00 % (epoch 5)"
@@ -82,7 +82,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     page = build("e", None, read(folder))
     assert page.summary == [
         "resnet18 on imagefolder nowhere",
-        "top-1 50.00 % (6 images)",
+        "top-1 50.00 % (19 to 81 %, 6 images)",
         "the net is too inaccurate (top-1 50.00 %) to judge labels",
     ]
     assert "The net is too inaccurate (top-1 50.00 %) to judge labels" in page.files["report.html"].decode()

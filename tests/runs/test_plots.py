@@ -51,7 +51,7 @@ def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
 def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
     table = read_metrics(write(tmp_path / "metrics.csv", [[1, 2.5], [2, 2.0]], ["epoch", "train/loss"]))
     figure = curves(table, "a run")
-    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0, 0]
+    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0]
     assert figure.get_suptitle() == "a run\n2 epochs"
     for rows in ([], [[1, 10, "", "", "", "", "", "", ""]]):
         out = tmp_path / "curves.png"
@@ -59,6 +59,24 @@ def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
         out.unlink()
     (tmp_path / "metrics.csv").write_text("")
     draw_curves(tmp_path / "metrics.csv", tmp_path / "curves.png", "a run")
+
+
+def test_a_small_change_looks_small(tmp_path: Path) -> None:
+    """0.3 points are no cliff; top-5 is not drawn where it is always 100 %, as for five classes."""
+    rows = [[epoch, epoch, 0.1, 0.994, 1, 0.1, value, 1, 0.1] for epoch, value in ((1, 0.997), (2, 0.994))]
+    table = read_metrics(write(tmp_path / "metrics.csv", rows))
+    for is_narrow in (False, True):
+        figure = curves(table, "a run", is_narrow=is_narrow)
+        assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Top-1 accuracy", "Learning rate"]
+        low, high = figure.axes[1].get_ylim()
+        assert high == 1 and high - low >= 0.1 - 1e-9
+        assert_no_text_is_cut(figure)
+
+
+def test_the_dark_scheme_is_dark(tmp_path: Path) -> None:
+    table = read_metrics(write(tmp_path / "metrics.csv", run_of(3)))
+    grounds = [np.mean(curves(table, "a run", scheme=scheme).get_facecolor()[:3]) for scheme in ("light", "dark")]
+    assert grounds[0] == 1 and grounds[1] < 0.2
 
 
 @pytest.mark.parametrize(("best", "words"), [(0.5, "50.00 % in epoch 2"), (0.75, "75.00 %")])

@@ -6,6 +6,8 @@ from enum import IntEnum
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
 
@@ -60,7 +62,7 @@ class Checked:
     """What is known of the images when the page is made.
 
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
-    copies: images of equal content. delimiter: of CSV files.
+    copies: images of equal content. quality: split -> array of curation.quality.ROW. delimiter: of CSV files.
     """
 
     root: str
@@ -68,6 +70,7 @@ class Checked:
     images: Mapping[str, Images]
     unreadable: Sequence[tuple[str, int, str]] = ()
     copies: Sequence[Copy] = ()
+    quality: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     delimiter: str = "comma"
 
     def label(self, split: str, index: int) -> str:

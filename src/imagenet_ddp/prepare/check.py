@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.decoding.decode import ignored_of, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -37,12 +38,13 @@ MAX_PRINTED = 20  # bad images named in the summary
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
     file's bytes, or of the pixels if there is no file; 0 if they could not be read. is_rotated: by its EXIF data.
-    ignored: parts of its file that are not used."""
+    ignored: parts of its file that are not used. quality: of its pixels."""
 
     reason: str | None
     content_hash: int = 0
     is_rotated: bool = False
     ignored: Ignored = Ignored.NONE
+    quality: Quality | None = None
 
 
 def run(plan: Plan) -> int:
@@ -56,6 +58,7 @@ def run(plan: Plan) -> int:
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
     ignored = IgnoredParts(lambda _: None)  # the summary counts them
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
+    qualities = {name: np.zeros(len(members), dtype=ROW) for name, members in images.items()}
     progress = Progress("check", sum(map(len, images.values())), "images")
     progress.more = lambda: f" ({len(bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
@@ -70,6 +73,8 @@ def run(plan: Plan) -> int:
             if probe.ignored:
                 ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
             contents[result.split][result.index] = probe.content_hash
+            if probe.quality is not None:
+                qualities[result.split][result.index] = tuple(probe.quality)
             progress.add(1)
     copies, findings, notes = find_duplicates(contents, images)
     findings = [*map(str, layout.mistakes), *findings]
@@ -96,7 +101,7 @@ def run(plan: Plan) -> int:
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
-    checked = Checked(data.root or "", source.labels, images, bad, copies, config.csv_delimiter)
+    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, config.csv_delimiter)
     sections = make_sections(checked)
     for line in (line for section in sections for line in section.lines):
         write(line)
@@ -129,12 +134,12 @@ def probe_image(images: Images, index: int) -> Probe:
         if isinstance(images, FileImages) and data is not None:
             content = _content_hash(data)
             picture = open_picture(data, images.path(index), images.reading)
-            picture.region(0, 0, picture.height, picture.width)
-            ignored = ignored_of(picture)
-            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), ignored)
+            quality = measure(picture.region(0, 0, picture.height, picture.width))
+            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), ignored_of(picture), quality)
         images.verify(index)
         pixels = images.read(index)
-        return Probe(None, _content_hash(pixels.contiguous().numpy() if data is None else data))
+        content = _content_hash(pixels.contiguous().numpy() if data is None else data)
+        return Probe(None, content, quality=measure(pixels.permute(1, 2, 0).numpy()))
     except UnreadableImage as error:
         return Probe(error.reason, content)
     except OSError as error:

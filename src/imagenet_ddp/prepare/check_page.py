@@ -7,6 +7,7 @@ from imagenet_ddp.pages.render import FOLDER, render
 from imagenet_ddp.pages.section import Checked, Section
 from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
+from imagenet_ddp.pages.sections.quality import quality
 from imagenet_ddp.pages.sections.unreadable import unreadable
 
 PAGE = "check.html"
@@ -16,6 +17,7 @@ MARKER = "imagenet_ddp.prepare"
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     unreadable,
     exact_copies,
+    quality,
     classes,
 )
 

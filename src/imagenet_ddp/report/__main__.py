@@ -110,7 +110,8 @@ def _compare(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
     table = leaderboard.leaderboard(runs, differences)
     print(*_text(table), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
     title = printable(f"{count_noun(len(runs), 'run')} in {', '.join(folder.resolve().name for folder in folders)}")
-    figure = leaderboard.draw_curves(runs, differences, title)
+    with plots.colors("light"):
+        figure = leaderboard.draw_curves(runs, differences, title)
     return {
         "report.md": leaderboard.markdown_document(title, table, "report_curves.png").encode(),
         "report.csv": as_csv(table, delimiter),

@@ -139,22 +139,24 @@ def calibration_error(found: list[Bin]) -> float:
     return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
 
 
-def calibration_figure(found: list[Bin]) -> "Figure":
-    """Draw the reliability diagram, without the bins that have too few images."""
+def calibration_figure(found: list[Bin], scheme: str = "light") -> "Figure":
+    """Draw the reliability diagram, without the bins that have too few images. scheme: light or dark."""
     from matplotlib.ticker import PercentFormatter
 
     found = [each for each in found if each.num_images >= MIN_IMAGES]
-    subtitle = f"Accuracy of predictions by their probability, in bins of at least {MIN_IMAGES} images"
-    figure = plots.new_figure(6, 4.5, "Calibration", subtitle)
-    axes = figure.subplots()
+    subtitle = f"Accuracy by probability, in bins of at least {MIN_IMAGES} images"
     lows, accuracies = [each.low for each in found], [each.accuracy for each in found]
-    axes.bar(lows, accuracies, 1 / NUM_BINS, align="edge", color=plots.PALETTE[0], alpha=0.2)
-    axes.plot([0, 1], [0, 1], "--", color="#9AA3AF", label="perfectly calibrated")
-    axes.plot([each.confidence for each in found], accuracies, marker="o", markersize=3,
-              color=plots.PALETTE[0], label="this run")  # fmt: skip
-    axes.set(xlabel="probability of the prediction", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    with plots.colors(scheme):
+        figure = plots.new_figure(6, 4.5, "Calibration", subtitle)
+        axes = figure.subplots()
+        color = plots.LINES[scheme][0]
+        axes.bar(lows, accuracies, 1 / NUM_BINS, align="edge", color=color, alpha=0.2)
+        axes.plot([0, 1], [0, 1], "--", color="#9AA3AF", label="perfectly calibrated")
+        axes.plot([each.confidence for each in found], accuracies, marker="o", markersize=3, color=color,
+                  label="this run")  # fmt: skip
+        axes.set(xlabel="probability of the prediction", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
     return figure

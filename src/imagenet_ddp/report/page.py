@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imagenet_ddp.config.figures import TOP5, figure_of
+from imagenet_ddp.config.figures import TOP1, TOP5, figure_of
 from imagenet_ddp.config.schema.keys import leaves
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
@@ -18,7 +19,7 @@ from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import count_noun, duration, percent, shorten_list
+from imagenet_ddp.system.text import alphabetical, count_noun, duration, percent, shorten_list
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,11 +84,11 @@ def build(
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": _facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
-        "curves": _uri(plots.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
+        "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) else None, "findings": [],
     }  # fmt: skip
     files = dict[str, bytes]()
     if found is not None and len(found):
-        more, verdict = _analyse(found, maps)
+        more, verdict = _analyse(found, maps, is_held_out)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
@@ -97,7 +98,7 @@ def build(
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
-def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
+def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[str, Any], str]:
     """Return (what page.html needs beside the facts, a sentence about the labels)."""
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
@@ -116,13 +117,16 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
     calibration = {key: each for key, each in found.evaluation.get("calibration", {}).items() if each is not None}
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
+    named_pairs = [
+        (found.labels[true], found.labels[taken], count, count / table[true].num_images) for true, taken, count in pairs
+    ]
     context = {
         "pictures": pictures,
+        "findings": _findings(found, table, named_pairs, wrong_labels, inaccurate, is_held_out),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
-        "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
-        "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
-                  for true, taken, count in pairs],
+        "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy, alphabetical(row.label))),
+        "pairs": named_pairs,
         "matrix": error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes)),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
@@ -130,7 +134,7 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
         "wrong_labels": wrong_labels,
         "suspects": [item(row) for row in suspects],
         "csv_name": error_analysis.LABELS_FILE,
-        "diagram": _uri(error_analysis.calibration_figure(bins)),
+        "diagram": {scheme: _uri(error_analysis.calibration_figure(bins, scheme)) for scheme in ("light", "dark")},
         "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
@@ -144,6 +148,49 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
     if not num_listed:
         listed = f"the net predicts the given label of each of {total}"
     return context, f"the net is {inaccurate}" if inaccurate else listed
+
+
+def _curves(metrics: plots.Table, title: str) -> dict[str, str]:
+    """Return the curves for both colour schemes and two widths."""
+    return {
+        f"{'narrow_' * is_narrow}{scheme}": _uri(plots.curves(metrics, title, scheme=scheme, is_narrow=is_narrow))
+        for scheme in ("light", "dark")
+        for is_narrow in (False, True)
+    }
+
+
+def _findings(
+    found: Predictions,
+    table: list[error_analysis.ClassRow],
+    pairs: list[tuple[str, str, int, float]],
+    wrong_labels: error_analysis.LikelyWrong,
+    inaccurate: str,
+    is_held_out: bool,
+) -> list[tuple[str, str]]:
+    """Return what the page says first, as (sentence, section)."""
+    num_right, total = int(found.is_right.sum()), len(found)
+    sentences = [(
+        f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
+        f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
+        f"{'.' if is_held_out else ', if the net was not trained on them.'}",
+        "classes",
+    )]  # fmt: skip
+    rated = [row for row in table if row.accuracy is not None]
+    worst = min(rated, key=lambda row: row.accuracy or 0, default=None)
+    if worst is not None and len(rated) > 1 and worst.accuracy is not None and worst.accuracy < 1:
+        of_worst = interval_words(worst.accuracy * worst.num_images, worst.num_images)
+        share = f"{percent(worst.accuracy, 0)} of {count_noun(worst.num_images, 'image')} ({of_worst})"
+        sentences.append((f"{worst.label} is recognised worst: {share}.", "classes"))
+    if pairs:
+        true, taken, count, _ = pairs[0]
+        sentences.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}.", "confusion"))
+    if inaccurate:
+        sentences.append((f"The net is {inaccurate}.", "labels"))
+    elif number := len(wrong_labels.rows):
+        are = "is" if number == 1 else "are"
+        sentences.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
+                          "for wrong labels among them.", "labels"))  # fmt: skip
+    return sentences
 
 
 def _uri(figure: "Figure") -> str:
@@ -176,17 +223,25 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     """Return the key figures at the head of the page, as (name, value, note)."""
     shown = []
     if run.best is not None:
-        epoch = "" if run.best_epoch is None else f"epoch {run.best_epoch}"
-        shown.append((f"best {run.score.title}", run.score.text(run.best), epoch))
+        number = run.summary.get("num_val_images")
+
+        def note(metric: str, value: float) -> str:
+            is_counted = metric in (TOP1.name, TOP5.name) and isinstance(number, int)
+            words = interval_words(value * number, number) if is_counted and number else ""
+            return ", ".join(filter(None, (words, "" if run.best_epoch is None else f"epoch {run.best_epoch}")))
+
+        shown.append((f"best {run.score.title}", run.score.text(run.best), note(run.score.name, run.best)))
         for name, value in run.at_best.items():
             is_given = name == TOP5.name and (run.summary.get("num_classes") or 6) <= 5  # top-5 is always 100 %
             if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
-                shown.append((figure.title, figure.text(value), epoch))
+                shown.append((figure.title, figure.text(value), note(name, value)))
     elif found is not None and len(found):
-        shown.append(("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
+        words = f"{interval_words(int(found.is_right.sum()), len(found))}, {count_noun(len(found), 'image')}"
+        shown.append(("top-1", percent(float(found.is_right.mean())), words))
         if (num := found.top.shape[1]) < len(found.classes):
             is_among = (found.top == found.target[:, None]).any(axis=1)
-            shown.append((f"top-{num}", percent(float(is_among.mean())), ""))
+            words = interval_words(int(is_among.sum()), len(found))
+            shown.append((f"top-{num}", percent(float(is_among.mean())), words))
     if run.train_s is not None:
         done, most = run.epochs, run.max_epochs
         trained = count_noun(done or 0, "epoch") if most is None else f"{done} of {count_noun(most, 'epoch')}"

@@ -3,13 +3,14 @@
 import csv
 import io
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, LOSS, best_metric, figure_of
+from imagenet_ddp.config.figures import FIGURES, FIGURES_OF, LOSS, TOP5, best_metric, figure_of
 from imagenet_ddp.system.files import UnusualFileError, atomic_write, read_small
 from imagenet_ddp.system.text import count_noun
 
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, whose colours can be told apart with every kind of colour vision, without its yellow, which
 # is too light for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+
+
+_COLORS = {"light": ("#FFFFFF", "#1C2127", "#E4E6EA"), "dark": ("#14171B", "#E4E7EB", "#2E343B")}  # of the pages, too
+LINES = {"light": PALETTE[:2], "dark": ("#56B4E9", "#F0904A")}  # of validation and training
+LEAST_SPAN = 0.1  # of an axis: 10 points, or a tenth of the largest loss, so that a small change looks small
+
+
+@contextmanager
+def colors(scheme: str) -> Iterator[None]:
+    """Give the figures that are made meanwhile the colours of a scheme, light or dark, except the lines (LINES)."""
+    from matplotlib import rc_context
+
+    ground, ink, grid = _COLORS[scheme]
+    of_ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    of_ground = ("figure.facecolor", "axes.facecolor")
+    values: Any = dict.fromkeys(of_ink, ink) | dict.fromkeys(of_ground, ground) | {"grid.color": grid}
+    with rc_context(values):
+        yield
 
 
 def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figure":
@@ -51,16 +70,22 @@ def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percen
     axes.set_title(title, loc="left")
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(True, color="#E4E6EA")
+    axes.grid(True)
     axes.spines[["top", "right"]].set_visible(False)
+    if not percent and len(every) and every.min() > 0 and every.max() > 50 * np.median(every):
+        axes.set_yscale("log")
+        return
+    low, high = axes.get_ylim()
+    missing = LEAST_SPAN * (1 if percent else np.abs(every).max(initial=0)) - (high - low)
+    if len(every) and missing > 0:
+        low, high = low - missing / 2, high + missing / 2
+        low -= max(high - 1, 0) if percent else 0
+    axes.set_ylim(low, min(high, 1.0) if percent else high)
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
         for line in axes.get_lines():
             if np.size(line.get_xdata()):  # constrained layout makes room for an empty line that is not clipped
                 line.set_clip_on(False)  # so that markers at 100 % are whole
-    elif len(every) and every.min() > 0 and every.max() > 50 * np.median(every):
-        axes.set_yscale("log")
 
 
 Table = dict[str, np.ndarray]
@@ -77,8 +102,9 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     atomic_write(out, png(curves(read_metrics(metrics_csv), title)))
 
 
-def curves(table: Table, title: str) -> "Figure":
-    """Return the figure. table: the result of `read_metrics`."""
+def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool = False) -> "Figure":
+    """Return the figure. table: the result of `read_metrics`. scheme: light or dark. is_narrow: for a phone, one panel
+    below the other."""
     name = best_metric(table)
     score, (epochs, scores) = figure_of(name), column(table, name)
     words, (_, so_far) = "", column(table, f"best/{name}")
@@ -88,17 +114,23 @@ def curves(table: Table, title: str) -> "Figure":
         words = f", best validation {score.title} {score.text(best)}{f' in epoch {at[0]:.0f}' if len(at) else ''}"
     others = [each for each in FIGURES.values() if each not in (LOSS, score) and f"val/{each.name}" in table]
     shown = {each.name: each.heading for each in (LOSS, score, *others, *FIGURES_OF["one"])}
+    top5 = np.concatenate([column(table, f"{split}/{TOP5.name}")[1] for split in ("train", "val")])
+    if (top5 == 1).all():  # there are five classes or fewer, or no validation
+        del shown[TOP5.name]
     panels = dict(list(shown.items())[:3]) | {"lr": "Learning rate"}
-    figure = new_figure(11, 7.6, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + words)
-    for axes, (name, heading) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
-        lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
-        for label, key in lines.items():
-            style, color = ("--", PALETTE[1]) if label == "training" else ("-", PALETTE[0])
-            axes.plot(*column(table, key), style, color=color, marker="o", markersize=3, label=label)
-        values = [column(table, key)[1] for key in lines.values()]
-        style_axes(axes, heading, values, percent=figure_of(name).is_share)
-        if name == "loss":
-            axes.legend(frameon=False)
+    rows, columns = (len(panels), 1) if is_narrow else (2, 2) if len(panels) == 4 else (1, 3)
+    subtitle = count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + ("" if is_narrow else words)
+    with colors(scheme):
+        figure = new_figure(4.6 if is_narrow else 11, 0.6 + (2.6 if is_narrow else 3.5) * rows, title, subtitle)
+        for axes, (name, heading) in zip(np.ravel(figure.subplots(rows, columns)), panels.items(), strict=True):
+            lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
+            for label, key in lines.items():
+                style, color = ("--", LINES[scheme][1]) if label == "training" else ("-", LINES[scheme][0])
+                axes.plot(*column(table, key), style, color=color, marker="o", markersize=3, label=label)
+            values = [column(table, key)[1] for key in lines.values()]
+            style_axes(axes, heading, values, percent=figure_of(name).is_share)
+            if name == "loss":
+                axes.legend(frameon=False)
     return figure
 
 

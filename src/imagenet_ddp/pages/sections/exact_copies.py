@@ -16,13 +16,16 @@ def exact_copies(checked: Checked) -> Section:
         text = f"{count_noun(number, 'validation image')} {_is(number)} among the training images, too: the accuracy "
         text += "would be better than it is for new images. Remove one of each pair."
         findings.append(Finding(text, Urgency.FIRST, "exact_copies"))
+    elif len(checked.images) > 1 and checked.copies:
+        text = "No validation image is among the training images, byte for byte."
+        findings.append(Finding(text, Urgency.GOOD))
     if number := kinds[1]:
         text = f"{count_noun(number, 'image')} {_is(number)} in two classes, so that one label is wrong."
         findings.append(Finding(text, Urgency.SOON, "exact_copies"))
     if number := kinds[2]:
         text = f"{count_noun(number, 'image')} {_is(number)} twice in a class, and count double."
         findings.append(Finding(text, Urgency.LATER, "exact_copies"))
-    if not findings:
+    if not checked.copies:
         return Section("exact_copies", "", findings=[Finding("No image is there twice, byte for byte.", Urgency.GOOD)])
     pairs = sorted(checked.copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
     groups = [[checked.item(*copy.first, where=copy.where), checked.item(*copy.second)] for copy in pairs]

@@ -9,13 +9,11 @@ NUM_ROWS = 200
 def unreadable(checked: Checked) -> Section | None:
     number, total = len(checked.unreadable), sum(map(len, checked.images.values()))
     if not number:
-        finding = Finding(
-            f"All {count_noun(total, 'image')} can be read." if total > 1 else "The image can be read.", Urgency.GOOD
-        )
-        return Section("unreadable", "", findings=[finding])
+        return Section("unreadable", "", findings=[Finding(f"All {total:,} images can be read.", Urgency.GOOD)])
     text = f"{number:,} of {count_noun(total, 'image')} cannot be read: copy the files again, or remove them."
     rows = [(checked.name(split, index), reason) for split, index, reason in checked.unreadable[:NUM_ROWS]]
     context = {"rows": rows, "number": number}
-    return Section(
-        "unreadable", "Unreadable", context, [Finding(text, Urgency.FIRST, "unreadable")], "Unreadable images"
-    )
+    findings = [Finding(text, Urgency.FIRST, "unreadable")]
+    if number < total:
+        findings.append(Finding(f"{count_noun(total - number, 'image')} can be read.", Urgency.GOOD))
+    return Section("unreadable", "Unreadable", context, findings, "Unreadable images")

@@ -1,0 +1,64 @@
+"""Section: the images of poor quality, the worst of each kind."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from imagenet_ddp.curation.quality import ISSUES, ROW, badness
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.table_files import table_bytes
+from imagenet_ddp.system.text import count_noun
+
+FILE = "quality.csv"
+NUM_WORST = 12  # shown of each kind
+HEADER = ("path", "label", "split", "issues", *ROW.names)  # type: ignore[misc]
+
+
+def quality(checked: Checked) -> Section | None:
+    """What more than half of the images have is a trait of the collection, such as the grey of X-rays, and no fault."""
+    rows = {name: rows for name, rows in checked.quality.items() if len(rows)}
+    if not rows:
+        return None
+    how_bad = {name: badness(of_split) for name, of_split in rows.items()}
+    poor = {name: {issue: values > 1 for issue, values in each.items()} for name, each in how_bad.items()}
+    total = sum(int((of_split["width"] > 0).sum()) for of_split in rows.values())
+    kinds, traits = list[dict[str, object]](), list[str]()
+    for issue in ISSUES:
+        number = sum(int(each[issue.name].sum()) for each in poor.values())
+        if 2 * number > total:
+            traits.append(issue.name)
+            for each in poor.values():
+                each[issue.name][:] = False
+        elif number:
+            places = [(split, int(index)) for split, each in poor.items() for index in np.flatnonzero(each[issue.name])]
+            places.sort(key=lambda place: -float(how_bad[place[0]][issue.name][place[1]]))
+            worst = [
+                checked.item(split, index, size=f"{rows[split][index]['width']} × {rows[split][index]['height']}")
+                for split, index in places[:NUM_WORST]
+            ]
+            kinds.append({"name": issue.name, "number": number, "reason": issue.reason, "worst": worst})
+    counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != "grey"]
+    blamed = [np.any([each[issue.name] for issue in ISSUES if issue.name != "grey"], axis=0) for each in poor.values()]
+    number = sum(int(each.sum()) for each in blamed)
+    finding = Finding("No image is blurry, dark, too small or of an odd shape.", Urgency.GOOD)
+    if number:
+        text = f"{count_noun(number, 'image')} {'is' if number == 1 else 'are'} hard to recognise: {', '.join(counts)}."
+        finding = Finding(text, Urgency.LATER, "quality")
+    context = {"kinds": kinds, "traits": traits, "file": FILE, "total": total}
+    files = {FILE: _table(checked, rows, poor)}
+    return Section("quality", "Quality", context, [finding], "Quality of the images", files=files)
+
+
+def _table(checked: Checked, rows: Mapping[str, np.ndarray], poor: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
+    cells = (
+        (checked.images[split].path(index), checked.label(split, index), split,
+         " ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()))
+        for split, of_split in rows.items()
+        for index, row in enumerate(of_split)
+        if row["width"]
+    )  # fmt: skip
+    return table_bytes(HEADER, cells, checked.delimiter)
+
+
+def _cell(value: float) -> object:
+    return f"{value:.3g}" if isinstance(value, float) else int(value)
