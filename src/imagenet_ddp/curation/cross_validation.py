@@ -1,11 +1,11 @@
 """Estimate the accuracy of a logistic regression on new photographs, from folds of those that are there."""
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import torch
 
+from imagenet_ddp.curation.interval import interval
 from imagenet_ddp.curation.neighbours import nearest
 from imagenet_ddp.data.sources.base import positions_of_each
 from imagenet_ddp.models.regression import PrincipalAxes
@@ -13,17 +13,6 @@ from imagenet_ddp.models.regression import PrincipalAxes
 NUM_FOLDS = 5
 NEIGHBOURS = 5  # that vote for a class
 HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
-_Z = NormalDist().inv_cdf(0.975)
-
-
-def interval(num_right: float, num_images: int) -> tuple[float, float]:
-    """Return the 95 % interval of an accuracy that was measured on so many images (Wilson 1927, JASA 22, 209)."""
-    if not num_images:
-        return 0.0, 1.0
-    share, spread = num_right / num_images, _Z**2 / num_images
-    centre = (share + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * (share * (1 - share) / num_images + spread / (4 * num_images)) ** 0.5
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 @dataclass(frozen=True)
