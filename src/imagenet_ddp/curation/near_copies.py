@@ -1,0 +1,162 @@
+"""Find near-copies: images made of the same photograph, such as re-encoded, resized, cropped or mirrored ones.
+
+The candidates are the images whose features are nearest. No cosine separates copies from photographs of like things, so
+their pixels decide (pixel_match.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from imagenet_ddp.curation.features import Features
+from imagenet_ddp.curation.neighbours import nearest
+from imagenet_ddp.curation.pixel_match import LEAST_AGREEMENT, SIDE, compare
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.groups import first_of_each
+from imagenet_ddp.data.sources.walk import map_concurrently
+from imagenet_ddp.system.text import count_noun
+
+NUM_CANDIDATES = 3  # nearest images whose pixels are compared with those of each image
+LEAST_COSINE = 0.5  # of a candidate, to spend no time on images that are nothing alike
+COLUMNS = ("group", "path", "label", "split", "cosine", "agreement", "most_similar")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two images that show the same photograph. first, second: positions in the features, first < second. cosine: of
+    their features. agreement: share of the windows with texture that are the same (pixel_match.py)."""
+
+    first: int
+    second: int
+    cosine: float
+    agreement: float
+    is_mirrored: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Images that pairs connect. members: positions in the features, in ascending order. is_across: some are for
+    training and some for validation. is_two_classes: not all have the same class."""
+
+    members: list[int]
+    pairs: list[Pair]
+    is_across: bool
+    is_two_classes: bool
+
+
+@dataclass(frozen=True)
+class NearCopies:
+    """The groups, those across train and val first, then those in two classes. num_compared: pairs of images whose
+    pixels were compared. num_unread: images among them that could not be read again."""
+
+    groups: list[Group]
+    num_compared: int = 0
+    num_unread: int = 0
+
+    def group_of_each(self, number: int) -> np.ndarray:
+        """Return a number for each of `number` images, int64 (number,), which the images of a group share."""
+        return first_of_each(number, np.array([(p.first, p.second) for p in self.pairs], np.int64).reshape(-1, 2))
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [pair for group in self.groups for pair in group.pairs]
+
+    def leaked(self, features: Features) -> np.ndarray:
+        """Return the positions of the validation images that are near-copies of training images, int64 (K,)."""
+        members = [at for group in self.groups if group.is_across for at in group.members if features.is_val[at]]
+        return np.array(sorted(members), np.int64)
+
+    def problems(self, features: Features, remedy: str) -> list[str]:
+        """Return a message about the validation images that are near-copies of training images, and one about groups in
+        two classes. remedy: what to do about the first."""
+        found = list[str]()
+        if number := len(self.leaked(features)):
+            are = "is a near-copy" if number == 1 else "are near-copies"
+            found.append(
+                f"validation images must not be in train, but {number:,} {are} of training "
+                f"images (re-encoded, resized, cropped, mirrored or with other colours). Hint: {remedy}."
+            )
+        if number := sum(group.is_two_classes for group in self.groups):
+            found.append(
+                f"near-copies must have one class, but {count_noun(number, 'group')} of near_copies.csv "
+                f"{'has' if number == 1 else 'have'} two. Hint: correct the wrong labels."
+            )
+        return found
+
+    def rows(self, features: Features) -> list[tuple[Any, ...]]:
+        """Return the rows of near_copies.csv, with COLUMNS. cosine, agreement and most_similar: of the pair of the
+        image that agrees best."""
+        found = list[tuple[Any, ...]]()
+        for number, group in enumerate(self.groups, 1):
+            for at in group.members:
+                best = max((p for p in group.pairs if at in (p.first, p.second)), key=lambda pair: pair.agreement)
+                other = best.second if at == best.first else best.first
+                label, split = features.labels[features.targets[at]], "val" if features.is_val[at] else "train"
+                figures = f"{best.cosine:.3f}", f"{best.agreement:.2f}", features.paths[other]
+                found.append((number, features.paths[at], label, split, *figures))
+        return found
+
+
+def find_near_copies(
+    features: Features, images: Mapping[str, Images], progress: Callable[[int], object] = lambda _: None
+) -> NearCopies:
+    """Return the near-copies among the images; one that cannot be read again has none. images: train and val, from
+    which the features are. progress: called with the number of images whose pixels were read since the last call."""
+    first, second, cosines = candidates(features.vectors)
+    opened = np.unique(np.concatenate([first, second]))
+    thumbnails = np.zeros((len(opened), SIDE, SIDE), np.uint8)
+    is_read = np.zeros(len(opened), bool)
+
+    def read(at: int) -> np.ndarray | None:
+        return read_thumbnail(images["val" if features.is_val[at] else "train"], int(features.index[at]))
+
+    for number, pixels in enumerate(map_concurrently(read, opened.tolist())):
+        if pixels is not None:
+            thumbnails[number], is_read[number] = pixels, True
+        progress(1)
+    a, b = np.searchsorted(opened, first), np.searchsorted(opened, second)
+    both = is_read[a] & is_read[b]
+    match = compare(thumbnails, a[both], b[both])
+    columns = first[both], second[both], cosines[both], match.agreement, match.is_mirrored
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    pairs = [Pair(*row) for row in rows if row[3] >= LEAST_AGREEMENT]
+    return NearCopies(_groups(pairs, features), int(both.sum()), int((~is_read).sum()))
+
+
+def candidates(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the pairs (first, second, cosine) of images of which one is among the NUM_CANDIDATES nearest of the other,
+    int64, int64 and float32 (P,). first < second. vectors: float (N, D)."""
+    cosines, others = nearest(vectors, vectors, NUM_CANDIDATES, exclude_self=True)
+    rows = np.repeat(np.arange(len(vectors)), others.shape[1])
+    pairs = np.stack([np.minimum(rows, others.reshape(-1)), np.maximum(rows, others.reshape(-1))], 1)
+    pairs, cosines = pairs[cosines.reshape(-1) >= LEAST_COSINE], cosines[cosines >= LEAST_COSINE]
+    pairs, at = np.unique(pairs, axis=0, return_index=True)
+    return pairs[:, 0], pairs[:, 1], cosines[at]
+
+
+def read_thumbnail(images: Images, index: int) -> np.ndarray | None:
+    """Return an image as uint8 (SIDE, SIDE), grey; None if it cannot be read."""
+    try:
+        picture = images.open(index)
+        pixels = picture.region(0, 0, picture.height, picture.width, 2 * SIDE)
+    except Exception:  # the file may be gone, and a user's own source may raise anything
+        return None
+    grey = Image.fromarray(np.ascontiguousarray(pixels)).convert("L")
+    return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+
+
+def _groups(pairs: Sequence[Pair], features: Features) -> list[Group]:
+    ends = np.array([(pair.first, pair.second) for pair in pairs], np.int64).reshape(-1, 2)
+    number_of = first_of_each(len(features.paths), ends)
+    of_group: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        of_group.setdefault(int(number_of[pair.first]), []).append(pair)
+    found = list[Group]()
+    for each in of_group.values():
+        members = sorted({at for pair in each for at in (pair.first, pair.second)})
+        is_val, targets = features.is_val[members], features.targets[members]
+        found.append(Group(members, each, bool(is_val.any() and not is_val.all()), len(np.unique(targets)) > 1))
+    return sorted(found, key=lambda group: (not group.is_across, not group.is_two_classes, group.members))
