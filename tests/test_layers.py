@@ -34,7 +34,7 @@ LAYERS = (
     ("launch",),
     ("training",),
     ("use",),
-    ("train", "evaluate", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report", "tune",
+    ("train", "evaluate", "features", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report", "tune",
      "__main__"),
 )  # fmt: skip
 LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}

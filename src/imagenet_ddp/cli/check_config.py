@@ -85,7 +85,7 @@ def check_job(
     train and evaluate go on to open the images."""
     config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
     of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
-    opens = opens and verb in ("train", "evaluate") and not is_multirun
+    opens = opens and verb in commands.OF_RANKS and not is_multirun
     found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
     mistakes, job.place, job.scan = found
     job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
@@ -150,7 +150,8 @@ def check_values(
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and verb != "doctor":  # whose checks look at the images
             opens = opens and not found  # else one image of each class is enough
-            scan = check_data.look(values.data, values.seed, verb=verb, whole=opens)
+            of_images = "train" if verb == "features" else verb
+            scan = check_data.look(values.data, values.seed, verb=of_images, whole=opens)
             found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)

@@ -91,7 +91,7 @@ def validate_elsewhere(config: CommonConfig, environ: Mapping[str, str]) -> list
 
 def _of_options(config: CommonConfig, verb: str) -> list[Mistake]:
     found = validate_options(config) + _gpus_of_cpus(config.trainer)
-    return found if verb == "evaluate" else found + _cpu_precision(config)
+    return found if verb in ("evaluate", "features") else found + _cpu_precision(config)
 
 
 def find(

@@ -23,7 +23,7 @@ from imagenet_ddp.cli.parse import RefusedError, command_line
 from imagenet_ddp.cli.request import Request
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.commands import COMMANDS, USE_MODEL
+from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
 from imagenet_ddp.config.section import without_other_choices
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -125,7 +125,7 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
 def refuse(error: ConfigError, verb: str) -> NoReturn:
     """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
     show(error, verb)
-    if isinstance(error, RefusedError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
+    if isinstance(error, RefusedError) and error.request.verb in OF_RANKS and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
             refused = error.request.places[0]
@@ -141,7 +141,7 @@ def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[
     """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
     the first mistakes has none."""
     words = corrected(argv, mistakes)
-    for _ in range(MOST_ROUNDS if verb in ("train", "evaluate", *USE_MODEL) else 0):
+    for _ in range(MOST_ROUNDS if verb in (*OF_RANKS, *USE_MODEL) else 0):
         if words is None:
             return None
         try:

@@ -88,7 +88,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         composed.mistakes.insert(0, mistake)
     config = composed.config
     _name_after_own_classes(config)
-    if verb not in (*commands.USE_MODEL, "evaluate"):
+    if verb not in (*commands.USE_MODEL, "evaluate") and not (verb == "features" and selected(config, "checkpoint")):
         with contextlib.suppress(OmegaConfBaseException, OSError):  # the checks report both
             if resume in (None, "auto"):
                 config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
@@ -158,6 +158,8 @@ def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) 
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed or "experiment" in job.wrong:
         return []
     if verb in (*commands.USE_MODEL, "evaluate") or selected(job.config, "resume") not in (None, "auto"):
+        return []
+    if verb == "features" and selected(job.config, "checkpoint"):
         return []
     root, is_generated = selected(job.config, "data.root"), selected(job.config, "data.name") == "shapes"
     return options_for(str(root)) if root and is_generated and not selected(job.config, "data._target_") else []

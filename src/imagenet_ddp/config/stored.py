@@ -19,7 +19,13 @@ from imagenet_ddp.config.validators import is_mapping, shown
 from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 # Groups of which a command makes objects, or which it reads from an address; the other commands use all groups.
-_USED = {"predict": ("model",), "demo": ("model",), "export": ("model", "data"), "evaluate": ("model", "data")}
+_USED = {
+    "predict": ("model",),
+    "demo": ("model",),
+    "export": ("model", "data"),
+    "evaluate": ("model", "data"),
+    "features": ("model", "data"),
+}
 _FREE = (*FREE_KEYS, "nccl.env.")  # ++ adds keys below these
 _NOT_USED = ("model.weights",)  # those of the checkpoint are used instead
 _SERVICES = "imagenet_ddp.callbacks.loggers."  # begins the classes of conf/logger that send to a server

@@ -57,6 +57,13 @@ class Features:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @classmethod
+    def bare(cls, vectors: np.ndarray, stamps: np.ndarray, digest: str) -> "Features":
+        """Return the features of images of which only the stamps are known, as a part of a pass stores them."""
+        zeros = np.zeros(len(vectors), np.int64)
+        paths = [""] * len(vectors)
+        return cls(vectors, zeros, zeros.astype(bool), zeros, stamps, paths, [""], [""], [], "", digest)
+
     def rows(self, chosen: np.ndarray) -> "Features":
         """Return the features of some images. chosen: bool (N,), or positions."""
         positions = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
@@ -70,9 +77,9 @@ _ARRAYS = {  # name -> type and number of dimensions
 }  # fmt: skip
 
 
-def folder_of(config: CommonConfig) -> Path:
-    """Return the folder of the pass with these options: a name for people, and a digest of the options that choose the
-    net and the images. It is relative to the current folder."""
+def pass_name(config: CommonConfig) -> str:
+    """Return the name of the folder in FOLDER of the pass with these options: a name for people, and a digest of the
+    options that choose the net and the images."""
     plain, checkpoint = to_plain(config), getattr(config, "checkpoint", None)
     chosen: dict[str, Any] = {f"{group}.{key}": plain[group].get(key) for group, keys in _OF_PASS for key in keys}
     for key in ("data.root", "model.weights"):
@@ -82,7 +89,7 @@ def folder_of(config: CommonConfig) -> Path:
         chosen = {key: value for key, value in chosen.items() if key.startswith("data.")}
         chosen["checkpoint"] = str(Path(checkpoint).resolve())
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return FOLDER / f"{config.name}_{digest}"
+    return f"{config.name}_{digest}"
 
 
 def write_features(path: Path, features: Features) -> None:
@@ -94,6 +101,24 @@ def write_features(path: Path, features: Features) -> None:
     arrays = {name: getattr(features, name) for name in _ARRAYS}
     with atomic_path(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays, texts=np.frombuffer(encoded, np.uint8))
+
+
+def write_parquet(path: Path, features: Features) -> None:
+    """Write a table for other programs: path, label, split and vector of each image. Raises ConfigError without the
+    package pyarrow, OSError."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(f"{path} needs the package pyarrow. Hint: install imagenet_ddp[parquet].") from error
+    columns: dict[str, Any] = {
+        "path": [printable(each) for each in features.paths],
+        "label": [printable(features.classes[target]) for target in features.targets.tolist()],
+        "split": ["val" if is_val else "train" for is_val in features.is_val.tolist()],
+        "vector": list(features.vectors),
+    }
+    with atomic_path(path) as draft:
+        pyarrow.parquet.write_table(pyarrow.table(columns), draft)
 
 
 def read_features(path: Path) -> Features:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, RunConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
 from imagenet_ddp.config.schema.keys import declared, leaves, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import to_plain, typed_config
@@ -70,7 +70,8 @@ class Job:
     @property
     def has_new_folder(self) -> bool:
         """Whether the run folder was made for this job, and goes if the job is refused: not that of a resumed run."""
-        return self.checkpoint is None or isinstance(self.config, EvaluateConfig)
+        is_kept = isinstance(self.config, FeaturesConfig)  # with what an earlier pass has computed
+        return not is_kept and (self.checkpoint is None or isinstance(self.config, EvaluateConfig))
 
     @property
     def program(self) -> str:
@@ -102,7 +103,7 @@ def decide(
         can_resume=True,
     )  # fmt: skip
     if earlier.checkpoint is None:
-        config, run_dir = _new_config(request, environ), earlier.run_dir
+        config, run_dir = new_config(request, environ, RunConfig), earlier.run_dir
         if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
         # a run that died before its first checkpoint starts over in its folder
@@ -196,16 +197,17 @@ def _finished(run_dir: Path, config: RunConfig) -> Job:
     return Job(config, run_dir, messages=(way_to_continue(run_dir, to_plain(config)),), finished=True)
 
 
-def _new_config(request: parse.Request, environ: Mapping[str, str]) -> RunConfig:
-    """Return the config of a run that starts from its initial weights, with the preprocessing of these weights."""
+def new_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
+    """Return the config of a run that starts from its initial weights, with the preprocessing of these weights. cls:
+    the command's class of config."""
     config = request.configs[0]
     if not OmegaConf.select(config, "model.weights"):
-        return typed_config(config, RunConfig)
+        return typed_config(config, cls)
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
 
     config = copy.deepcopy(config)
-    use_preprocessing(config, request, find_other(typed_config(config, RunConfig).model).facts)
-    return checked(config, request, environ, RunConfig)
+    use_preprocessing(config, request, find_other(typed_config(config, cls).model).facts)
+    return checked(config, request, environ, cls)
 
 
 def _resumed_config(

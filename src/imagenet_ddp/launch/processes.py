@@ -156,7 +156,7 @@ def _look(job: Job) -> Scan | None:
     None if each rank must look itself: at a source of the user's own, and at one with mistakes, of which the ranks
     inform each other."""
     config, found = job.config, job.scan
-    verb = "evaluate" if isinstance(config, EvaluateConfig) else "train"
+    verb = "evaluate" if isinstance(config, EvaluateConfig) else "train"  # or features, of both splits
     if config.data.target or (found and found.fits(config.data, config.seed, verb)):
         return found
     found = scan(config.data, config.seed, verb)

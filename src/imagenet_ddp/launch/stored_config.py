@@ -64,7 +64,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     if any(typed_value(request.typed, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ, cls)
     stored = read(checkpoint)[KEY]
-    if request.verb == "evaluate":
+    if request.verb in ("evaluate", "features"):
         refuse_lost_data(stored, request)
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
@@ -96,10 +96,10 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
 
     merged = copy.deepcopy(request.configs[0])
-    if request.verb == "evaluate" and not any(typed_value(request.typed, key) for key in NAMES_DATA):
+    if request.verb in ("evaluate", "features") and not any(typed_value(request.typed, key) for key in NAMES_DATA):
         options = options_for(merged.data.root) if merged.data.root else ["data=imagenet", "data.root=FOLDER"]
         raise ConfigError(
-            "data must be set, because these weights do not say on which images to evaluate them, got none. "
+            "data must be set, because these weights do not say on which images to use them, got none. "
             f"Hint: set {shlex.join(map(quoted, options))}."
         )
     if not any(typed_value(request.typed, key) for key in (*NAMES_DATA, "data.exif_orientation")):

@@ -121,7 +121,7 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
     only those that still have their defaults, because an experiment may choose others."""
     if not facts.data:
         return
-    data, is_training = config.data, request.verb == "train"
+    data, is_training = config.data, request.verb in ("train", "features")
     usual = {"image_size": (224,), "val_resize": (None, round(data.image_size * 256 / 224)),
              "interpolation": ("bilinear",), "fit": ("crop",), "mean": (None,), "std": (None,)}  # fmt: skip
 

@@ -80,9 +80,11 @@ def compute_features(net: nn.Module, head: str, images: Tensor) -> tuple[Tensor,
     return inputs[0], logits
 
 
-def require_features(net: nn.Module, name: str, heads: tuple[str, ...], image_size: int) -> None:
+def require_features(
+    net: nn.Module, name: str, heads: tuple[str, ...], image_size: int, what: str = "model.head=regression needs"
+) -> None:
     """Raise ConfigError if the net's output is not that of one linear layer, to which a regression can be fitted.
-    name: model.name. heads: names of the layers that compute the logits."""
+    name: model.name. heads: names of the layers that compute the logits. what: begins the message."""
     layers = [net.get_submodule(each) for each in heads]
     if len(layers) == 1 and isinstance(layers[0], nn.Linear):
         weight = layers[0].weight
@@ -91,6 +93,6 @@ def require_features(net: nn.Module, name: str, heads: tuple[str, ...], image_si
         if features.dim() == 2 and torch.equal(layers[0](features), logits):
             return
     raise ConfigError(
-        f"model.head=regression needs a net that ends in one linear layer, but {name} does not. "
-        "Hint: set model.head=new."
+        f"{what} a net that ends in one linear layer, but {name} does not. "
+        f"Hint: {'set model.head=new' if what.startswith('model.') else 'set another model.name'}."
     )

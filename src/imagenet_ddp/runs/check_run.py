@@ -17,7 +17,7 @@ from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.packages import missing_package
 
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
-_WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
+_WITHOUT_TRAINING = ("evaluate", "features", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
     "every_n_epochs": (integer(1), "1"),

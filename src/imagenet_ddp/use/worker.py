@@ -1,4 +1,4 @@
-"""Evaluate in the process of a rank. Does not import torch before the ranks meet."""
+"""Evaluate, or compute features, in the process of a rank. Does not import torch before the ranks meet."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +16,17 @@ def evaluate(place: Place, job: Job, facts: Mapping[str, Any]) -> float:
     with met_ranks(place, job.config, facts, job=job) as world:
         with import_torch():
             from imagenet_ddp.use.evaluate import run
+
+        job = with_checkpoint(job, world)
+        return run(job, make_plan(job, world), world)
+
+
+def features(place: Place, job: Job, facts: Mapping[str, Any]) -> int:
+    """Compute features in this process; return the number of images. facts: see meet_ranks."""
+    exit_on_signal()
+    with met_ranks(place, job.config, facts, job=job) as world:
+        with import_torch():
+            from imagenet_ddp.use.feature_pass import run
 
         job = with_checkpoint(job, world)
         return run(job, make_plan(job, world), world)

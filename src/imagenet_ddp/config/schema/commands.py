@@ -127,6 +127,16 @@ class EvaluateConfig(TrainedConfig):
 
 
 @dataclass
+class FeaturesConfig(TrainedConfig):
+    out: Annotated[
+        str | None,
+        matching(r"(?s).+\.(npz|parquet)", "a file that ends in .npz or .parquet"),
+        Example("features.npz"),
+        "Also write the file here; null: only in runs/features, where the other commands find it.",
+    ] = None
+
+
+@dataclass
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; null: standard output."] = None
@@ -277,9 +287,11 @@ class BenchmarkConfig(CommonConfig):
 
 
 USE_MODEL = ("predict", "export", "demo")  # commands that read a model file and need no data set
+OF_RANKS = ("train", "evaluate", "features")  # commands of any number of processes, which open the images of data
 COMMANDS: dict[str, type[CommonConfig]] = {
     "train": RunConfig,
     "evaluate": EvaluateConfig,
+    "features": FeaturesConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
     "demo": DemoConfig,

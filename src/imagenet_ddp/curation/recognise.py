@@ -1,0 +1,44 @@
+"""Recognise what features were computed from: the net with its preprocessing, and each image."""
+
+import hashlib
+import os
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from imagenet_ddp.data.decoding.decode import Reading
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.models.head import is_in_head
+
+
+def digest_of(net: nn.Module, heads: tuple[str, ...], transform: EvalTransform, reading: Reading, how: Any) -> str:
+    """Return a digest of all weights but those of the heads, of the preprocessing, and of `how` the net computes."""
+    found = hashlib.sha256(repr((astuple(transform), astuple(reading), how)).encode())
+    for name, tensor in sorted(net.state_dict().items()):
+        if not is_in_head(name, heads):
+            found.update(f"{name} {tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def stamps_of(images: Images, source_digest: str) -> np.ndarray:
+    """Return a hash of each image, uint64 (N,), by which an unchanged image is recognised, as make does: of its path
+    below the folder, its size and the time of its last change; if it is no file, of its name and the source's digest.
+    """
+    found = np.empty(len(images), np.uint64)
+    for index in range(len(images)):
+        path = images.path(index)
+        text = f"{path}\0{source_digest}"
+        if isinstance(images, FileImages):
+            try:
+                status = os.stat(path)  # noqa: PTH116 (hot loop)
+                text = f"{os.path.relpath(path, images.folder)}\0{status.st_size}\0{status.st_mtime_ns}"
+            except (OSError, ValueError):
+                text = f"{path}\0missing"
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        found[index] = int.from_bytes(digest, "little")
+    return found

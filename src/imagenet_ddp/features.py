@@ -1,0 +1,63 @@
+"""Compute what the last layer of a trained net receives for each image, in one pass: python -m imagenet_ddp.features
+model.weights=DEFAULT data=imagefolder data.root=FOLDER.
+
+The file is used by experiment=probe, by finetuning and by prepare=check, and is kept as long as net, preprocessing and
+images are the same. What was interrupted goes on, and images that were added are computed alone.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from imagenet_ddp.cli import command, overrides, parse
+from imagenet_ddp.config.schema.commands import FeaturesConfig
+from imagenet_ddp.config.schema.learning import CompileConfig
+from imagenet_ddp.curation.features import pass_name
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job, new_config
+from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, share_job
+from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
+from imagenet_ddp.use import worker
+
+
+def main() -> int | None:
+    """Return the number of images. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after signal n."""
+    with command.run_command("features"):
+        return launch(command.request("features"))
+
+
+def launch(request: parse.Request) -> int | None:
+    checkpoint = checkpoint_path(request.configs[0])
+    checkpoint = checkpoint and checkpoint.resolve()
+    if checkpoint is None and not request.configs[0].model.weights:
+        raise ConfigError(
+            "features need a trained net, but neither checkpoint nor model.weights is set. Hint: set "
+            "checkpoint=runs/NAME/TIME, model.weights=DEFAULT, or experiment=probe."
+        )
+    place, commands = connect(request, find_launcher(request, os.environ))
+
+    def decide() -> Job:
+        if checkpoint is None:
+            config = new_config(request, os.environ, FeaturesConfig)
+        else:
+            config = from_checkpoint(request, checkpoint, os.environ, FeaturesConfig)
+        if config.strategy.name in DATA_PARALLEL:
+            raise ConfigError(
+                f"strategy.name must be ddp or auto for features, got {config.strategy.name}. Hint: set strategy=ddp."
+            )
+        config = replace(config, compile=CompileConfig())  # a compiled net has no place to read its features
+        folder = Path(request.hydra.run.dir) / pass_name(config)
+        with disk_errors_as_run_error(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return Job(config, folder, checkpoint, command=overrides.shell_line("features", sys.argv[1:]))
+
+    job = replace(share_job(commands, decide, request), scan=request.scan)
+    with command.hydra_job(request, job.run_dir):
+        return run_ranks(worker.features, job, job.config, place, commands)
+
+
+if __name__ == "__main__":
+    main()

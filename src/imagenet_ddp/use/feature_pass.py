@@ -1,0 +1,240 @@
+"""Compute the features of all images in one pass, each image once over all ranks, and write their file."""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+
+from imagenet_ddp.callbacks.stalled_step import StalledStep
+from imagenet_ddp.config.schema.commands import FeaturesConfig
+from imagenet_ddp.curation.features import FILE, Features, read_features, write_features, write_parquet
+from imagenet_ddp.curation.recognise import digest_of, stamps_of
+from imagenet_ddp.data.decoding.decode import Picture, Reading
+from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.plan import Plan
+from imagenet_ddp.launch.trained_model import find_other
+from imagenet_ddp.launch.world import World
+from imagenet_ddp.models.head import head_names, require_features
+from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.strategies.process_group import destroy_process_group
+from imagenet_ddp.system.console import Progress
+from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.training import build
+from imagenet_ddp.training.diagnosis import refusing
+
+PARTS = "parts"  # folder of what an interrupted pass has computed
+PART_S = 20.0  # after which a rank stores what it has
+
+
+def run(job: Job, plan: Plan, world: World) -> int:
+    """Compute the features with the job's checkpoint or weights, and write them to its folder. Return the number of
+    images that could be read."""
+    config, is_first = job.config, world.place.rank == 0
+    assert isinstance(config, FeaturesConfig)
+    with disk_errors_as_run_error(job.run_dir), lock(job.run_dir) if is_first else nullcontext():
+        log = Log(job.run_dir / "logs", world.place.rank)
+        log.capture_libraries()
+        data = build.make_data(plan, world, log.say, scan=job.scan)
+        num_images = len(data.train_images) + len(data.val_images)
+        data.bad_images.most = num_images  # unreadable ones are listed, and stop nothing
+        splits, classes = (data.train_images, data.val_images), data.source.classes
+        module = build.make_module(plan, classes, num_images)
+        heads, weights = head_names(module.net, len(classes)), find_other(config.model, job.checkpoint)
+        log.say(load_weights_into(module.net, weights, heads, classes)[0])
+        require_features(module.net, config.model.name, heads, config.data.image_size, "features need")
+        precision = plan.precision.value
+        digest = digest_of(module.net, heads, data.eval_transform, Reading.of(config.data), precision)
+        stamps = np.concatenate([stamps_of(images, data.source.digest) for images in splits])
+        known = _known(job.run_dir, digest) if is_first else {}
+        todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
+        if world.meeting is not None:
+            todo = world.meeting.broadcast("images to compute", todo)
+        log.say(world.place.sentence())
+        log.say(
+            f"Computing the features of {count_noun(len(todo), 'image')} with {weights.origin} at "
+            f"{config.data.image_size} pixels, precision {precision}; those of {len(stamps) - len(todo):,} are known."
+        )
+        collected, begin_s = Collect(heads[0], stamps[todo], digest, job.run_dir / PARTS), time.monotonic()
+        if todo:
+            data.source.val = Joined(splits, np.array(todo))
+            _pass_over(data, module, collected, plan, world, log)
+        seconds = time.monotonic() - begin_s
+        number = 0
+        if is_first:
+            known |= collected.result
+            reasons = dict(data.bad_images.board.all())
+            features = _together(splits, stamps, known, data, reasons, f"{config.model.name}, {weights.origin}", digest)
+            number, unreadable = len(features), len(features.unreadable)
+            write_features(job.run_dir / FILE, features)
+            shutil.rmtree(job.run_dir / PARTS, ignore_errors=True)
+            rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
+            missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
+            log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
+            if config.out:
+                write = write_parquet if config.out.endswith(".parquet") else write_features
+                write(Path(config.out), features)
+                log.say(f"Written to {config.out}")
+        log.say(f"Written to {job.run_dir / FILE}")
+        log.close()
+    destroy_process_group()
+    return number
+
+
+def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:
+    """Return stamp -> vector of the images that an earlier pass with the same net and preprocessing has computed, even
+    one that was interrupted. Files that cannot be read count for nothing, because their images are computed again."""
+    found: dict[int, np.ndarray] = {}
+    for file in (folder / FILE, *sorted((folder / PARTS).glob("*.npz"))):
+        try:
+            features = read_features(file)
+        except ConfigError:
+            continue
+        if features.digest == digest:
+            found |= zip(features.stamps.tolist(), features.vectors, strict=True)
+    return found
+
+
+def _pass_over(
+    data: ImageDataModule, module: L.LightningModule, collected: "Collect", plan: Plan, world: World, log: Log
+) -> None:
+    watches = [] if world.watch is None else [StalledStep(world.watch.fail, plan.config.strategy.timeout_s)]
+    trainer = build.make_trainer(plan, world, [*watches, collected], collected.parts.parent)
+    try:
+        with refusing():
+            trainer.validate(module, datamodule=data, verbose=False)
+        ignored_lines = data.ignored_lines(trainer)
+        for watch in watches:  # from here on, no rank waits for another
+            watch.end()
+    finally:
+        data.close()
+    for line in ignored_lines:
+        log.say(line)
+
+
+def _together(
+    splits: Sequence[Images], stamps: np.ndarray, known: Mapping[int, np.ndarray], data: ImageDataModule,
+    reasons: Mapping[str, str], net: str, digest: str,
+) -> Features:  # fmt: skip
+    """Return the features of all images that could be read, in the order of the splits. Raises ConfigError if there is
+    none. known: stamp -> vector. reasons: path -> why an image could not be read."""
+    rows = np.array([row for row, stamp in enumerate(stamps.tolist()) if stamp in known], np.int64)
+    if not len(rows):
+        raise ConfigError("no image can be read. Hint: run `python -m imagenet_ddp.prepare prepare=check` to see why.")
+    is_val = np.repeat([False, True], [len(images) for images in splits])
+    index = np.concatenate([np.arange(len(images)) for images in splits])
+    targets = np.concatenate([images.targets for images in splits])
+    vectors = np.stack([known[stamp] for stamp in stamps[rows].tolist()])
+    paths = [images.path(position) for images in splits for position in range(len(images))]
+    unreadable = [(path, reasons.get(path, "it cannot be read"))
+                  for path, stamp in zip(paths, stamps.tolist(), strict=True) if stamp not in known]  # fmt: skip
+    return Features(
+        vectors, targets[rows], is_val[rows], index[rows], stamps[rows], [paths[row] for row in rows.tolist()],
+        data.source.classes, data.source.labels, unreadable, net, digest,
+    )  # fmt: skip
+
+
+class Joined(Images):
+    """Some images of several splits, as one. rows: int64 (N,), positions in the splits after each other."""
+
+    def __init__(self, splits: Sequence[Images], rows: np.ndarray):
+        self._splits, self._rows = splits, rows
+        self._begins = np.cumsum([0, *(len(images) for images in splits)])
+        self.targets = np.concatenate([images.targets for images in splits])[rows]
+        self.location, self.reading = splits[-1].location, splits[-1].reading
+
+    def _of(self, index: int) -> tuple[Images, int]:
+        row = int(self._rows[index])
+        split = int(np.searchsorted(self._begins, row, side="right")) - 1
+        return self._splits[split], row - int(self._begins[split])
+
+    def read(self, index: int) -> Tensor:
+        images, position = self._of(index)
+        return images.read(position)
+
+    def open(self, index: int) -> Picture:
+        images, position = self._of(index)
+        return images.open(position)
+
+    def path(self, index: int) -> str:
+        images, position = self._of(index)
+        return images.path(position)
+
+
+class Collect(L.Callback):
+    """Collect the input of the last layer during a validation. Afterwards, `result` has it on rank 0, as stamp ->
+    vector.
+
+    head: name of the layer in `pl_module.net`. stamps: uint64 (N,), of the validated images. parts: folder in which
+    each rank stores what it has every PART_S seconds.
+    """
+
+    def __init__(self, head: str, stamps: np.ndarray, digest: str, parts: Path):
+        self.parts, self.result = parts, dict[int, np.ndarray]()
+        self._head, self._stamps, self._digest = head, stamps, digest
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._inputs: list[Tensor] = []
+        self._num_stored, self._stored_s = 0, time.monotonic()
+        self._hook: Any = None
+        self._progress: Progress | None = None
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        layer = pl_module.net.get_submodule(self._head)
+        self._hook = layer.register_forward_pre_hook(self._keep)
+        self._stored_s = time.monotonic()
+        if trainer.is_global_zero:
+            self._progress = Progress("features", len(self._stamps), "images")
+
+    def _keep(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._inputs.append(given[0].detach())
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        counted = batch["num_counted"]
+        if self._inputs:  # the first of several views
+            self._batches.append((batch["index"][:counted].cpu(), self._inputs[0][:counted].float().cpu()))
+            self._inputs.clear()
+        if self._progress is not None:
+            self._progress.add(batch["step_images"])
+        if time.monotonic() - self._stored_s > PART_S:
+            self._store(trainer.global_rank)
+
+    def _store(self, rank: int) -> None:
+        """Store what has come since the last time."""
+        if not (new := self._batches[self._num_stored :]):
+            return
+        index, vectors = (torch.cat(column).numpy() for column in zip(*new, strict=True))
+        self.parts.mkdir(exist_ok=True)
+        name = f"{rank}_{self._stamps[index[0]]:016x}.npz"  # no name of an earlier pass
+        write_features(self.parts / name, Features.bare(vectors, self._stamps[index], self._digest))
+        self._num_stored, self._stored_s = len(self._batches), time.monotonic()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._hook.remove()
+        if self._progress is not None:
+            self._progress.close()
+        mine = (
+            tuple(torch.cat(column).numpy() for column in zip(*self._batches, strict=True)) if self._batches else None
+        )
+        self._batches.clear()
+        ranks: list[Any] | None = [mine]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
+            distributed.gather_object(mine, ranks)
+        for index, vectors in (each for each in ranks or () if each is not None):
+            self.result |= zip(self._stamps[index].tolist(), vectors, strict=True)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
+        self._store(trainer.global_rank)
