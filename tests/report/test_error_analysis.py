@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
+from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.report.error_analysis import (
     calibration_bins,
     calibration_error,
@@ -19,13 +20,16 @@ from imagenet_ddp.report.error_analysis import (
     confused_pairs,
     confusion_matrix,
     likely_wrong,
-    thresholds,
 )
 from imagenet_ddp.report.predictions import Predictions, read
 
 CLASSES = ["a", "b", "c", "d", "e"]
 SWAPPED = np.arange(0, 600, 30)
 THEIRS = Path(__file__).with_name("cleanlab_2_9.json")
+
+
+def thresholds(found: Predictions) -> np.ndarray:
+    return wrong_labels.thresholds(found.target, found.prediction, found.target_probability, len(found.classes))
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +104,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         found, p = make_noisy(Path(folder) / "e")
         target = found.target
-    rows = find_label_issues(target, p, filter_by="predicted_neq_given", return_indices_ranked_by="normalized_margin")
-    scores = get_label_quality_scores(target, p, method="normalized_margin")[rows]
+    rows = find_label_issues(target, p, filter_by="predicted_neq_given", return_indices_ranked_by="self_confidence")
+    scores = get_label_quality_scores(target, p, method="self_confidence")[rows]
     limits = get_confident_thresholds(target, p)
     content = {"thresholds": limits.tolist(), "rows": rows.tolist(), "scores": scores.tolist()}
     THEIRS.write_text(json.dumps(content) + "\n")

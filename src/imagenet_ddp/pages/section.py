@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.curation.features import Features
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
 
@@ -62,7 +63,9 @@ class Checked:
     """What is known of the images when the page is made.
 
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
-    copies: images of equal content. quality: split -> array of curation.quality.ROW. delimiter: of CSV files.
+    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
+    net has seen them. probabilities: of each of their rows, by a regression that did not see the image, float32 (N,
+    classes). delimiter: of CSV files.
     """
 
     root: str
@@ -71,6 +74,8 @@ class Checked:
     unreadable: Sequence[tuple[str, int, str]] = ()
     copies: Sequence[Copy] = ()
     quality: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    features: Features | None = None
+    probabilities: np.ndarray | None = None
     delimiter: str = "comma"
 
     def label(self, split: str, index: int) -> str:

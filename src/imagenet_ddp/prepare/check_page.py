@@ -9,6 +9,7 @@ from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
 from imagenet_ddp.pages.sections.quality import quality
 from imagenet_ddp.pages.sections.unreadable import unreadable
+from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
 
 PAGE = "check.html"
 MARKER = "imagenet_ddp.prepare"
@@ -17,6 +18,7 @@ MARKER = "imagenet_ddp.prepare"
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     unreadable,
     exact_copies,
+    wrong_labels,
     quality,
     classes,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from imagenet_ddp.curation.wrong_labels import FILE, KEEP, MOVE
 from imagenet_ddp.data.sources.base import Source, one_form
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -17,7 +18,6 @@ from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "suggested", "decision")
 NEEDED = ("path", "decision")
-KEEP, MOVE = "keep", "move"  # words of a decision; any other is the name of a class
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def read_decisions(file: Path) -> list[Decision]:
     if missing := [name for name in NEEDED if name not in cells.columns]:
         raise ConfigError(
             f"{file} must have the columns {' and '.join(NEEDED)}, but has no {' and no '.join(missing)}: its columns "
-            f"are {printable(shorten_list(cells.header, 10)) or 'none'}. Hint: set decisions=FILE to a "
-            "wrong_labels.csv."
+            f"are {printable(shorten_list(cells.header, 10)) or 'none'}. Hint: set decisions=FILE to "
+            f"a {FILE}."
         )
     if cells.ragged:
         wrong = [(number, count_noun(count, "cell")) for number, count in cells.ragged]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imagenet_ddp.curation import wrong_labels
+from imagenet_ddp.curation.wrong_labels import LikelyWrong
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.table_files import table_bytes
@@ -66,45 +68,25 @@ def confusion_matrix(target: np.ndarray, prediction: np.ndarray, num_classes: in
     return counts.reshape(num_classes, num_classes)
 
 
-# ---- likely wrong labels, by confident learning (Northcutt et al. 2021, JAIR 70, 1373) -----------------------------
-
-
-@dataclass(frozen=True)
-class LikelyWrong:
-    """Labels that are likely wrong. The suggested label of an image is its prediction. rows: positions in the
-    predictions, most likely wrong label first. score: float64, (1 + p(label) - p(suggested)) / 2 for each row, which is
-    cleanlab's normalised margin; 0 means certainly wrong. is_confident: bool, whether the suggested label is at least
-    as probable as on average for the images that have it as their label."""
-
-    rows: np.ndarray
-    score: np.ndarray
-    is_confident: np.ndarray
-
-    def as_csv(self, found: Predictions, delimiter: str = "comma") -> bytes:
-        names = found.classes
-        return table_bytes(LABELS_HEADER, [
-            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}",
-             "yes" if sure else "no")
-            for row, score, sure in zip(self.rows.tolist(), self.score.tolist(), self.is_confident, strict=True)
-        ], delimiter)  # fmt: skip
-
-
-def thresholds(found: Predictions) -> np.ndarray:
-    """Return the mean probability of each class over the images with that label. It is infinite for a class without
-    images, so that the class is never suggested."""
-    size = len(found.classes)
-    there = found.prediction >= 0
-    sums = np.bincount(found.target[there], found.target_probability[there], size)
-    counts = np.bincount(found.target[there], minlength=size)
-    return np.divide(sums, counts, out=np.full(size, np.inf), where=counts > 0)
+# ---- likely wrong labels -------------------------------------------------------------------------------------------
 
 
 def likely_wrong(found: Predictions) -> LikelyWrong:
     """Return the images whose prediction is a class other than their label."""
-    rows = np.flatnonzero(~found.is_right & (found.prediction >= 0))
-    score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
-    rows, score = rows[order := np.argsort(score, kind="stable")], score[order]
-    return LikelyWrong(rows, score, found.confidence[rows] >= thresholds(found)[found.prediction[rows]])
+    return wrong_labels.likely_wrong(
+        found.target, found.prediction, found.target_probability, found.confidence, len(found.classes)
+    )
+
+
+def labels_csv(wrong: LikelyWrong, found: Predictions, delimiter: str = "comma") -> bytes:
+    """Return the content of LABELS_FILE. delimiter: value of csv_delimiter."""
+    names = found.classes
+    return table_bytes(LABELS_HEADER, [
+        (found.paths[row], names[found.target[row]], names[suggested], f"{score:.6f}", "yes" if sure else "no")
+        for row, suggested, score, sure in zip(
+            wrong.rows.tolist(), wrong.suggested.tolist(), wrong.score.tolist(), wrong.is_confident, strict=True
+        )
+    ], delimiter)  # fmt: skip
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def build(
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
-        files = {error_analysis.LABELS_FILE: wrong_labels.as_csv(found, delimiter)}
+        files = {error_analysis.LABELS_FILE: error_analysis.labels_csv(wrong_labels, found, delimiter)}
     else:
         lines.append(reason)
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
