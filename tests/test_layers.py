@@ -34,8 +34,8 @@ LAYERS = (
     ("launch",),
     ("training",),
     ("use",),
-    ("train", "evaluate", "features", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report", "tune",
-     "__main__"),
+    ("train", "evaluate", "features", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report",
+     "tune", "__main__"),
 )  # fmt: skip
 LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 # benchmark packs images to measure how fast packed ones are read; `from imagenet_ddp import load` imports when used
