@@ -1,9 +1,11 @@
 """check.html: one file in plain words, and nothing in it of a stranger's names is code."""
 
 import csv
+import json
 import os
 import re
 import shutil
+import subprocess
 from html import unescape
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+from imagenet_ddp.curation.features import Features, write_features
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import check
 from imagenet_ddp.prepare import options as prepare_options
 
@@ -69,3 +73,52 @@ def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
     assert to_mend.strip() == "Nothing was found that has to be mended."
     assert "All 50 images can be read." in good and "No image is there twice, byte for byte." in good
+
+
+def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """The pass gets the options of the data and the model; its features become the accuracy to expect and the map."""
+    commands = list[list[str]]()
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
+        source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
+        assert source.train is not None and source.val is not None
+        splits = (source.train, source.val)
+        targets = np.concatenate([each.targets for each in splits])
+        vectors = np.random.default_rng(0).normal(size=(len(targets), 8)).astype(np.float32)
+        vectors[np.arange(len(targets)), targets] += 6
+        index = np.concatenate([np.arange(len(each)) for each in splits])
+        paths = [each.path(number) for each in splits for number in range(len(each))]
+        is_val = np.arange(len(targets)) >= len(source.train)
+        found = Features(vectors, targets, is_val, index, index.astype(np.uint64), paths, source.classes,
+                         source.labels, [], "a net", "digest")  # fmt: skip
+        write_features(Path(command[-1].removeprefix("out=")), found)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
+    assert commands[0][2:-1] == [
+        "imagenet_ddp.features",
+        "data=imagefolder",
+        "data.root=photos",
+        "model.weights=DEFAULT",
+    ]
+    text = words_of(html)
+    assert re.search(r"(About \d+ of \d+|Nearly all) new images like these will be recognised", text)
+    assert "a logistic regression on what a net sees" in text
+    points = json.loads(unescape(re.search(r'data-points="([^"]*)"', html)[1]))  # type: ignore[index]
+    assert len(points) == 52 and all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y, _, _ in points)
+    assert (html.count("<script"), EVIL in html) == (1, False)
+
+
+def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    line = "python -m imagenet_ddp.prepare prepare=check data=imagefolder data.root=photos out=checked"
+    assert f"{line} prepare.num_workers=1 experiment=probe" in words_of(page_of(photos, monkeypatch))
+
+
+def test_a_pass_that_fails_leaves_the_rest_of_the_page(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 2))
+    text = words_of(page_of(photos, monkeypatch, "model.weights=DEFAULT"))
+    assert "The features could not be computed (exit code 2). Hint: run `python -m imagenet_ddp.features data=" in text
+    assert "Quality of the images" in text

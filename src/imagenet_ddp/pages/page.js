@@ -28,3 +28,63 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...rows.map(([, row]) => row));
   });
 }
+
+// The map of images: dots on a canvas; the nearest dot to the pointer shows its picture, a tile of one sheet.
+for (const map of document.querySelectorAll(".map")) {
+  const points = JSON.parse(map.dataset.points), canvas = map.querySelector(".plane"), pen = canvas.getContext("2d");
+  const frame = map.querySelector(".frame"), caption = map.querySelector(".caption"), legend = map.nextElementSibling;
+  const { sheet, columns, tile, pictures } = map.dataset, MARGIN = 10;
+  const buttons = Array.from(legend.querySelectorAll("button"));
+  const color = (number) => `oklch(${number % 2 ? 60 : 72}% 0.16 ${(number * 137.508) % 360})`;
+  let chosen = -1, current = -1;
+  const names = Object.fromEntries(buttons.map((button) => [button.dataset.class, button.textContent]));
+  for (const button of buttons) button.firstElementChild.style.background = color(Number(button.dataset.class));
+  const tiles = new Image();
+  tiles.src = sheet;
+
+  const place = (point) => [MARGIN + point[0] / 1000 * (canvas.clientWidth - 2 * MARGIN), canvas.clientHeight - MARGIN - point[1] / 1000 * (canvas.clientHeight - 2 * MARGIN)];
+  function draw() {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.width = canvas.clientWidth * ratio;
+    canvas.height = canvas.clientHeight * ratio;
+    pen.scale(ratio, ratio);
+    const radius = points.length > 3000 ? 2 : 3.5;
+    points.forEach((point, number) => {
+      const [x, y] = place(point);
+      pen.globalAlpha = chosen < 0 || chosen === point[2] ? 0.85 : 0.08;
+      pen.fillStyle = color(point[2]);
+      pen.beginPath();
+      pen.arc(x, y, number === current ? 2 * radius : radius, 0, 7);
+      pen.fill();
+      if (number === current) { pen.globalAlpha = 1; pen.strokeStyle = getComputedStyle(map).color; pen.lineWidth = 2; pen.stroke(); }
+    });
+  }
+  function show(event) {
+    const box = canvas.getBoundingClientRect();
+    let best = 900;
+    let found = -1;
+    points.forEach((point, number) => {
+      if (chosen >= 0 && chosen !== point[2]) return;
+      const [x, y] = place(point);
+      const distance = (x - event.clientX + box.left) ** 2 + (y - event.clientY + box.top) ** 2;
+      if (distance < best) [best, found] = [distance, number];
+    });
+    if (found < 0 || found === current) return;
+    current = found;
+    const view = frame.getContext("2d");
+    view.clearRect(0, 0, tile, tile);
+    if (found < pictures) view.drawImage(tiles, (found % columns) * tile, Math.floor(found / columns) * tile, tile, tile, 0, 0, tile, tile);
+    caption.textContent = `${names[points[found][2]]}: ${points[found][3]}`;
+    draw();
+  }
+  canvas.addEventListener("pointermove", show);
+  canvas.addEventListener("pointerdown", show);
+  legend.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    chosen = chosen === Number(button.dataset.class) ? -1 : Number(button.dataset.class);
+    for (const each of buttons) each.setAttribute("aria-pressed", String(Number(each.dataset.class) === chosen));
+    draw();
+  });
+  new ResizeObserver(draw).observe(canvas);
+}

@@ -63,9 +63,10 @@ class Checked:
     """What is known of the images when the page is made.
 
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
-    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
-    net has seen them. probabilities: of each of their rows, by a regression that did not see the image, float32 (N,
-    classes). delimiter: of CSV files.
+    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the
+    images; None: no net has seen them. folds: the fold of each row of the features, int64 (N,). probabilities: of each
+    row, by a regression that did not see the image, float32 (N, classes). command: the line that adds the features;
+    "": there is none. delimiter: of CSV files.
     """
 
     root: str
@@ -75,7 +76,9 @@ class Checked:
     copies: Sequence[Copy] = ()
     quality: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     features: Features | None = None
+    folds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     probabilities: np.ndarray | None = None
+    command: str = ""
     delimiter: str = "comma"
 
     def label(self, split: str, index: int) -> str:

@@ -21,6 +21,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.check_page import PAGE, check_page, make_sections
+from imagenet_ddp.prepare.features_of_images import with_features
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -76,6 +77,7 @@ def run(plan: Plan) -> int:
             if probe.quality is not None:
                 qualities[result.split][result.index] = tuple(probe.quality)
             progress.add(1)
+    seconds = progress.seconds
     copies, findings, notes = find_duplicates(contents, images)
     findings = [*map(str, layout.mistakes), *findings]
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
@@ -101,7 +103,13 @@ def run(plan: Plan) -> int:
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
-    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, config.csv_delimiter)
+    with disk_errors_as_run_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter)
+    checked, reason = with_features(checked, plan, out)
+    if reason:
+        write(f"note: {reason}")
+        of_files.append(reason.rstrip("."))
     sections = make_sections(checked)
     for line in (line for section in sections for line in section.lines):
         write(line)
@@ -115,13 +123,12 @@ def run(plan: Plan) -> int:
         PAGE: check_page(checked, sections, of_files),
     }
     with disk_errors_as_run_error(out):
-        out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             atomic_write(out / name, content)
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
-    rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)
-    write(f"{verdict}. {progress.seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}: {', '.join(files)}")
+    rate = sum(map(len, images.values())) / max(seconds, 1e-9)
+    write(f"{verdict}. {seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}: {', '.join(files)}")
     write(f"The page with pictures: {out / PAGE}")
     return int(num_problems > 0)
 

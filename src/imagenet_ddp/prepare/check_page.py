@@ -7,6 +7,8 @@ from imagenet_ddp.pages.render import FOLDER, render
 from imagenet_ddp.pages.section import Checked, Section
 from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
+from imagenet_ddp.pages.sections.expected_accuracy import expected_accuracy
+from imagenet_ddp.pages.sections.image_map import image_map
 from imagenet_ddp.pages.sections.quality import quality
 from imagenet_ddp.pages.sections.unreadable import unreadable
 from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
@@ -16,11 +18,13 @@ MARKER = "imagenet_ddp.prepare"
 
 # in the order of the page; a function returns None if its section has nothing to say
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
+    expected_accuracy,
     unreadable,
     exact_copies,
     wrong_labels,
     quality,
     classes,
+    image_map,
 )
 
 

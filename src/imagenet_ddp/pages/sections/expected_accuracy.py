@@ -1,0 +1,54 @@
+"""Section: the accuracy to expect on new images, from a regression to the features of a trained net."""
+
+import numpy as np
+
+from imagenet_ddp.curation.cross_validation import Accuracy, learning_curve
+from imagenet_ddp.curation.interval import interval_words
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.text import alphabetical, count_noun, percent
+
+NAME = "expected_accuracy"
+GOOD = 0.8  # accuracy; below, the classes or the images are worth a look first
+
+
+def expected_accuracy(checked: Checked) -> Section | None:
+    """Without a net, the section says how to get one."""
+    features, probabilities = checked.features, checked.probabilities
+    if features is None or probabilities is None:
+        if not checked.command or len(checked.labels) < 2:
+            return None
+        return Section(NAME, "Accuracy", {"command": checked.command}, heading="What accuracy to expect")
+    is_right = probabilities.argmax(1) == features.targets
+    whole = Accuracy(int(is_right.sum()), len(is_right))
+    curve = learning_curve(features.vectors, features.targets, len(features.labels), checked.folds, whole)
+    words = f"{in_words(whole.share)} new images like these will be recognised"
+    range_words = interval_words(whole.num_right, whole.num_images)
+    counts, right = (
+        np.bincount(targets, minlength=len(features.labels))
+        for targets in (features.targets, features.targets[is_right])
+    )
+    rows = [
+        (label, int(number), int(good) / int(number), interval_words(int(good), int(number)))
+        for label, number, good in zip(features.labels, counts, right, strict=True)
+        if number
+    ]
+    rows.sort(key=lambda row: (row[2], alphabetical(row[0])))
+    context = {
+        "command": "", "words": words, "range": range_words, "share": percent(whole.share, 1), "rows": rows,
+        "curve": curve.sentence, "net": features.net, "total": count_noun(len(is_right), "image"),
+        "sizes": [(f"{number:,}", percent(each.share, 1))
+                  for number, each in zip(curve.num_images, curve.accuracies, strict=True)],
+    }  # fmt: skip
+    figure = ("expected accuracy", percent(whole.share, 1), range_words)
+    urgency = Urgency.GOOD if whole.share >= GOOD else Urgency.SOON
+    finding = Finding(f"{words} ({range_words} of them, a 95 % interval).", urgency, NAME)
+    line = f"expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words})"
+    return Section(NAME, "Accuracy", context, [finding], "What accuracy to expect", [figure], lines=[line])
+
+
+def in_words(share: float) -> str:
+    """Return a share as people say it, such as "About 19 of 20"."""
+    for number in (10, 20, 50, 100, 200):
+        if 0 < (part := round(share * number)) < number and abs(part / number - share) < 0.1 / number**0.5 / 3:
+            return f"About {part} of {number}"
+    return "Nearly all" if share > 0.5 else "Hardly any"

@@ -1,0 +1,69 @@
+"""Get the features of the images that prepare=check looks at, by python -m imagenet_ddp.features."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold
+from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.pages.section import Checked, Copy
+from imagenet_ddp.prepare.options import Plan
+
+FILE = "features.npz"
+_OWN = ("prepare=", "prepare.", "out=", "hydra.", "csv_delimiter=")  # options of prepare, not of features
+
+
+def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str]:
+    """Return (what is known, "") with the features of a pass through model.weights, or what was known with the reason
+    why there are none; "" if no weights are set. out: existing folder for the file of the pass."""
+    if not plan.config.model.weights:
+        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=probe"])), ""
+    file = (out / FILE).absolute()
+    argv = [*(word for word in plan.argv if not word.startswith(_OWN)), quoted(f"out={file}")]
+    sys.stdout.flush()
+    if code := subprocess.run([sys.executable, "-m", "imagenet_ddp.features", *argv]).returncode:
+        line = shell_line("features", argv)
+        return checked, f"The features could not be computed (exit code {code}). Hint: run `{line}` to see why."
+    try:
+        features = read_features(file)
+        _require_same(features, checked.images)
+    except ConfigError as error:
+        return checked, str(error)
+    num_classes = len(features.classes)
+    if len(np.unique(features.targets)) < 2 or len(features) < 2 * num_classes:
+        reason = "What accuracy to expect needs at least two classes, and two images of each."
+        return replace(checked, features=features), reason
+    folds = fold_of_each(features.targets, groups=_groups(features, checked.copies))
+    probabilities = out_of_fold(features.vectors, features.targets, num_classes, folds)
+    return replace(checked, features=features, folds=folds, probabilities=probabilities), ""
+
+
+def _require_same(features: Features, images: Mapping[str, Images]) -> None:
+    """Raise ConfigError if the pass has seen other images, because some have changed meanwhile."""
+    for split in ("train", "val"):
+        rows = np.flatnonzero(features.is_val == (split == "val")).tolist()
+        own = images.get(split)
+        for row in rows:
+            index = int(features.index[row])
+            if own is None or index >= len(own) or own.path(index) != features.paths[row]:
+                raise ConfigError(f"the images have changed during the check, {features.paths[row]} among them. Hint: "
+                                  "run the check again.")  # fmt: skip
+
+
+def _groups(features: Features, copies: Sequence[Copy]) -> np.ndarray:
+    """Return the group of each image, int64 (N,): copies of one image are one group."""
+    places = zip(features.is_val.tolist(), features.index.tolist(), strict=True)
+    row_of = {("val" if is_val else "train", index): row for row, (is_val, index) in enumerate(places)}
+    groups = np.arange(len(features))
+    for copy in copies:
+        if copy.first in row_of and copy.second in row_of:
+            old, new = groups[row_of[copy.second]], groups[row_of[copy.first]]
+            groups[groups == old] = new
+    return groups
