@@ -32,4 +32,5 @@ def wrong_labels(checked: Checked) -> Section | None:
     context = {"items": items, "number": number, "file": curation.FILE}
     finding = Finding(f"Of {total}, {text}", Urgency.SOON, NAME)
     files = {curation.FILE: curation.list_csv(found, features, checked.delimiter)}
-    return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files)
+    lines = [f"note: {finding.text.rstrip('.')}: {curation.FILE}"]
+    return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, lines=lines)
