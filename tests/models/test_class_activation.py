@@ -46,6 +46,6 @@ def test_common_nets(name: str):
 
 
 def test_a_net_of_patches_is_refused():
-    net = torchvision.models.vit_b_32(weights=None, num_classes=3, image_size=64)
+    net = torchvision.models.VisionTransformer(64, 32, 1, 2, 8, 8, num_classes=3)
     with pytest.raises(ConfigError, match="VisionTransformer has none"):
         class_activation_maps(net, torch.randn(1, 3, 64, 64), torch.tensor([0]))

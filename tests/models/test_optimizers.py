@@ -28,6 +28,8 @@ from imagenet_ddp.models.lr_schedules import (
 )
 from imagenet_ddp.models.optimizers import make_optimizer, parameter_groups, place_state
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
 
@@ -174,7 +176,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
     images, target = torch.randn(32, 3, 2, 2), torch.arange(32) % 3
     made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, heads=("3",))
     first = nn.functional.cross_entropy(net(images), target)
-    for _ in range(30):
+    for _ in range(10):
         made.zero_grad()
         nn.functional.cross_entropy(net(images), target).backward()
         made.step()
@@ -325,7 +327,7 @@ def test_a_warm_up_takes_a_quarter_of_the_time_budget_at_most(warmup: dict[str, 
 @pytest.mark.parametrize("warmup_steps", [0, 1, 3, 5])
 def test_no_step_of_a_cycle_is_lost_to_rounding(warmup_steps: int):
     """Against the definition in whole steps: restarts of a cosine, and steps down counted from the start."""
-    for steps, epochs in itertools.product(range(1, 41), (1, 2, 3)):
+    for steps, epochs in itertools.product((*range(1, 12), 19, 29, 37, 40), (1, 2, 3)):
         restarting = Cosine(warmup_steps=warmup_steps, cycle_epochs=epochs)
         halving = Step(warmup_steps=warmup_steps, step_epochs=epochs, gamma=0.5)
         cosine, stairs = (schedule_spanning(each, 0, 24, steps) for each in (restarting, halving))
