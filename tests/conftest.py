@@ -88,9 +88,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from here on, except among what has been imported, which takes a second each time."""
+    """Collect garbage from here on, except among what has been imported, which takes a second each time. torch uses one
+    thread."""
     gc.freeze()
     gc.enable()
+    if "torch" in sys.modules:  # on small tensors and a busy machine, several threads mostly wait for each other
+        sys.modules["torch"].set_num_threads(1)
     atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
 
 
@@ -211,18 +214,6 @@ def clean_environ(**more: str | None) -> dict[str, str]:
     environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes that import torch for small graphs
     environ |= {name: value for name, value in more.items() if value is not None}
     return {name: value for name, value in environ.items() if more.get(name, value) is not None}
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Use one thread for torch's operations: on small tensors and a busy machine, several threads would mostly wait for
-    each other."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

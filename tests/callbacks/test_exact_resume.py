@@ -37,8 +37,6 @@ from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 NUM_IMAGES, BATCH, EPOCHS = 29, 4, 3  # 8 steps, the last two smaller
 STEPS = 8
 

@@ -41,7 +41,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cuda(one_thread: None) -> Iterator[FakeCuda]:
+def cuda() -> Iterator[FakeCuda]:
     with fake_cuda() as made:
         yield made
 

@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from imagenet_ddp.callbacks import History, Progress, ResumeCheckpoint, TrainLog
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Plain(L.LightningModule):
     """Scores as given, one per validation."""

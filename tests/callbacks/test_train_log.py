@@ -19,7 +19,6 @@ from imagenet_ddp.models.sums import Sums
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.training.diagnosis import refusing
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_BATCHES = 7
 
 NAMES = ("loss", "top1", "top5")

@@ -16,7 +16,6 @@ from imagenet_ddp.callbacks.fine_tuning import FrozenLayers
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 10  # of an epoch
 
 

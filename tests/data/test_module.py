@@ -21,8 +21,6 @@ from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FEW: dict[str, Any] = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
 
 

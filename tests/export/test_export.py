@@ -30,8 +30,6 @@ from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 from imagenet_ddp.use.predictor import Predictor, load_net, make_predictor, open_exported
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # a crop, a mirrored mean and a bicubic resize, so that a wrong one of them shows
 SEEN = ("data.val_resize=40", "data.val_mirror=true", "data.interpolation=bicubic")
 

@@ -116,7 +116,7 @@ def places(layout: Layout, config: CommonConfig, port: int) -> list[Place]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(layout)
     recorder = Recorder(monkeypatch, layout.num_visible, layout.visible)
     monkeypatch.setattr(batch_finder, "largest_batch", lambda step: 8)

@@ -8,8 +8,6 @@ from torch import nn
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.class_activation import class_activation_maps
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def red_or_blue() -> nn.Module:
     """A net whose class 0 is as probable as the image is red, and class 1 as it is blue."""

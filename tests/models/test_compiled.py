@@ -14,7 +14,6 @@ from imagenet_ddp.models import compiled
 from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, missing_compiler
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # of torch's own reading
 ]
 

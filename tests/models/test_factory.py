@@ -12,8 +12,6 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 # Nets that are made in different ways, with the side of their images in pixels.
 FAMILIES = {"googlenet": 64, "inception_v3": 299, "mnasnet0_5": 64, "resnet18": 64, "swin_t": 64, "vit_b_16": 224}
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_gives_logits_of_the_right_width(name: str):

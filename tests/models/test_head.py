@@ -17,8 +17,6 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.weights.load import load_weights_into
 from imagenet_ddp.models.weights.pretrained import find_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 OLD, NEW, BATCH = 12, 7, 4
 # Nets whose heads differ in kind, by image size: a linear layer, a convolution before a ReLU, one or several heads that
 # timm names, with and without batch norm.

@@ -16,8 +16,6 @@ from imagenet_ddp.models.layers import (
     oriented,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("key", ["activation_checkpointing", "blur_pool"])
 def test_a_net_without_what_a_key_needs_is_refused(key: str):

@@ -16,8 +16,6 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.models.task import OneLabel
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Shown(nn.Module):
     """The image's first numbers are the logits."""

@@ -28,8 +28,6 @@ from imagenet_ddp.models.lr_schedules import (
 )
 from imagenet_ddp.models.optimizers import make_optimizer, parameter_groups, place_state
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
 

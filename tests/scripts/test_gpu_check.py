@@ -91,7 +91,6 @@ class Scaled(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_an_update_with_an_overflow_is_left_out(tmp_path: Path) -> None:
     out, batches = tmp_path / "overflow.json", DataLoader(TensorDataset(torch.randn(20, 4)), 2)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)

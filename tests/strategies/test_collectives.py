@@ -44,7 +44,7 @@ class Wrapper(DistributedDataParallel):
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[FakeCuda]:
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     begin, exchange = distributed.init_process_group, graceful_stop._Exchange.highest
 
     def without_peers(backend: str, *, store: Any, device_id: Any, **arguments: Any) -> None:

@@ -18,8 +18,6 @@ from imagenet_ddp.strategies import batch_split, data_parallel
 from imagenet_ddp.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.strategies.ddp import DetectedEnvironment
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = torch.device("cpu")
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 

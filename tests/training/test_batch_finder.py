@@ -71,7 +71,7 @@ def test_without_a_gpu(plan: Plan) -> None:
     assert any("finds data.batch_size, but ++data.batch_size=8 is set." in str(each) for each in caught.value.mistakes)
 
 
-def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for deterministic, found in (("false", ""), ("true", ":4096:8")):
         for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
             monkeypatch.setenv(name, "")  # and restored at the end
@@ -115,7 +115,7 @@ def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> No
     assert config["data"]["batch_size"] == 4
 
 
-def test_steps_have_the_largest_size_of_training(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+def test_steps_have_the_largest_size_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps, and a batch of validation. cuDNN chooses its algorithms as it will in the run."""
     seen: list[int] = []
 

@@ -23,8 +23,6 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.models.lr_schedules import make_schedule
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # What their commands say. The defaults are those of pytorch/examples, and of torchvision's references.
 V2 = Options(
     epochs=600, batch_size=1024, lr=0.5, weight_decay=2e-5, norm_weight_decay=0.0, label_smoothing=0.1,

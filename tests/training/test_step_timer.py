@@ -18,7 +18,7 @@ STRATEGY = StrategyConfig(forward_sync_buffers=True)
 
 
 @pytest.fixture
-def group(one_thread: None) -> Iterator[None]:
+def group() -> Iterator[None]:
     """A world of one rank."""
     with step_timer.process_group(Place(), dist.HashStore(), CPU, None, 30.0):
         yield
@@ -44,7 +44,7 @@ class Slow(nn.Module):
         return logits
 
 
-def test_parts_of_a_step(one_thread: None):
+def test_parts_of_a_step():
     (times,) = step_timer.time_steps(training(net := Slow(), pixels=8), [(net, False)], budget_s=0.5)
     assert times.forward_s >= 0.02 and times.backward_s >= 0.04 and times.optimizer_s < times.backward_s
     assert times.compute_s == times.forward_s + times.backward_s + times.optimizer_s

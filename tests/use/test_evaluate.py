@@ -20,7 +20,7 @@ from torchvision.models import mobilenet_v2
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 CLASSES = ["cat", "dog", "owl"]
 METRICS = "metrics=[f1,precision,recall,per_class,auroc,cohen_kappa,matthews]"

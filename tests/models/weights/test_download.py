@@ -13,10 +13,12 @@ import pytest
 import timm
 import torch
 from conftest import Run
+from huggingface_hub import constants, hf_api
 from safetensors.torch import save
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.weights import download
+from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 
 NAME = "mobilenetv3_small_050"
 COMMIT = "0" * 39 + "1"
@@ -86,35 +88,55 @@ def hub() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_repository_of_the_hub_once_online_then_offline(hub: str, tree: Path, tmp_path: Path, run: Run):
+@pytest.fixture
+def cache(hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let huggingface_hub ask the hub of the tests, and keep its files in a folder of its own, which is returned."""
+    for name, value in {
+        "ENDPOINT": hub, "HUGGINGFACE_CO_URL_TEMPLATE": f"{hub}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+        "HF_HUB_CACHE": str(tmp_path / "hf/hub"), "HF_HUB_OFFLINE": False,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(hf_api.api, "endpoint", hub)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    return tmp_path / "hf"
+
+
+def find() -> Weights:
+    return find_weights("model.weights", "hf://me/ten", "timm", NAME)
+
+
+def test_a_repository_of_the_hub_is_downloaded_once(
+    hub: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tensors, said = find().tensors, capsys.readouterr().err
+    assert re.search(rf"Downloading {hub}/me/ten/resolve/main/model\.safetensors \(\d+\.\d MB\)\.", said)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    again = find()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.tensors.items())
+    assert capsys.readouterr().err == "" and again.facts.classes == [*"abcdefghij"]
+
+
+@pytest.mark.slow
+def test_predict_uses_what_the_cache_of_the_hub_has(cache: Path, tree: Path, run: Run):
+    find()
     options = [f"model.name={NAME}", "model.library=timm", "model.weights=hf://me/ten", "trainer.accelerator=cpu"]
-    options += [f"images={tree / 'val'}", "top_k=1"]
-    environ = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": None}
-    first = run("predict", *options, **environ)
-    assert first.returncode == 0, first.stderr
-    assert re.search(rf"Downloading {hub}/me/ten/resolve/main/model\.safetensors \(\d+\.\d MB\)\.", first.stderr)
-    assert "Images as for hf://me/ten: 64 pixels from a short side of 64, bicubic, mean [0.4,0.5,0.6]" in first.stderr
-    assert {row.split(",")[1] for row in first.stdout.splitlines()[1:]} <= set("abcdefghij")
-    again = run("predict", *options, **environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"})
-    assert again.returncode == 0 and again.stdout == first.stdout and "Downloading" not in again.stderr, again.stderr
+    environ = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+    done = run("predict", *options, f"images={tree / 'val'}", "top_k=1", code=0, **environ)
+    assert "Images as for hf://me/ten: 64 pixels from a short side of 64, bicubic, mean [0.4,0.5,0.6]" in done.stderr
+    assert {row.split(",")[1] for row in done.stdout.splitlines()[1:]} <= set("abcdefghij")
 
 
 @pytest.mark.parametrize(("repository", "offline", "words"), [
-    ("me/empty", None, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
-    ("me/gone", None, r"model\.weights=hf://me/gone could not be downloaded from http.*/me/gone"),
-    ("me/ten", "1", r"not be downloaded from http.*/me/ten .*Hint: download a file of weights there, and set model\."),
+    ("me/empty", False, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
+    ("me/gone", False, r"model\.weights=hf://me/gone could not be downloaded from http.*/me/gone"),
+    ("me/ten", True, r"not be downloaded from http.*/me/ten .*Hint: download a file of weights there, and set model\."),
 ])  # fmt: skip
 def test_what_a_hub_does_not_give_is_explained(
-    hub: str, tree: Path, tmp_path: Path, run: Run, repository: str, offline: str | None, words: str
+    cache: Path, monkeypatch: pytest.MonkeyPatch, repository: str, offline: bool, words: str
 ):
-    environ = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": offline}
-    options = [f"model.name={NAME}", "model.library=timm", f"model.weights=hf://{repository}", f"images={tree}"]
-    result = run("predict", *options, **environ)
-    assert (
-        result.returncode == 2
-        and "Traceback" not in result.stderr
-        and re.search(words, " ".join(result.stderr.split()))
-    ), result.stderr
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    with pytest.raises(ConfigError, match=words):
+        find_weights("model.weights", f"hf://{repository}", "timm", NAME)
 
 
 def test_a_url_is_downloaded_once_below_torch_home(hub: str, tree: Path, tmp_path: Path, run: Run):

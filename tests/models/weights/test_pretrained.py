@@ -32,7 +32,7 @@ def found(path: Path, library: str = "torchvision", name: str = NAME) -> Weights
 
 @pytest.fixture(scope="module")
 def net() -> torch.nn.Module:
-    return create_model(NAME, 6, seed=1)
+    return create_model(NAME, 6, 1, 32)
 
 
 PREFIXES = ("backbone.", "model._orig_mod.", "module.backbone.body.")
@@ -76,7 +76,7 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
         save_file(stored, tmp_path / name)
     else:
         torch.save(stored, tmp_path / name)
-    other = create_model(NAME, 6, seed=2)
+    other = create_model(NAME, 6, 2, 32)
     sentence, head_fits = load_weights_into(other, found(tmp_path / name), ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
     assert head_fits and "is new" not in sentence and "not used" not in sentence
@@ -96,7 +96,7 @@ def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
     if other == "module.encoder_k.":  # equals: the first of them counts
         stored = dict(reversed(stored.items()))
     torch.save({"state_dict": stored | {f"{other}queue": torch.ones(2)}}, tmp_path / "x.pt")
-    fresh = create_model(NAME, 6, seed=2)
+    fresh = create_model(NAME, 6, 2, 32)
     sentence, head_fits = load_weights_into(fresh, found(tmp_path / "x.pt"), ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), state.values(), strict=True))
     assert head_fits and re.search(rf"tensors? not used \({re.escape(other)}", sentence)
@@ -123,7 +123,7 @@ OF_MLP = {"0": "linear_1", "3": "linear_2"}
 @pytest.mark.parametrize(
     ("create", "name"),
     [
-        (lambda: create_model("densenet121", 3), "features.denseblock1.denselayer1.norm.1.weight"),
+        (lambda: create_model("densenet121", 3, 0, 32), "features.denseblock1.denselayer1.norm.1.weight"),
         (
             lambda: VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=3),
             "encoder.layers.encoder_layer_1.mlp.linear_2.bias",
@@ -178,7 +178,7 @@ def test_the_head_is_replaced_where_the_classes_differ(
     if stored_classes:
         stored["imagenet_ddp"] = {"classes": stored_classes}
     torch.save(stored, tmp_path / "best.ckpt")
-    other = create_model(NAME, len(classes), seed=2)
+    other = create_model(NAME, len(classes), 2, 32)
     sentence, head_fits = load_weights_into(other, found(tmp_path / "best.ckpt"), ("fc",), classes)
     assert (other.get_parameter("fc.weight").abs().max() < 1e-3) == is_new
     assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
