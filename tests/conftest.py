@@ -166,10 +166,10 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _files_parsed_once() -> None:
-    from helpers.composed_once import parse_files_once
+def _composed_once() -> None:
+    from helpers.composed_once import compose_once
 
-    parse_files_once()
+    compose_once()
 
 
 def _restored_process() -> Iterator[None]:
@@ -254,14 +254,11 @@ def run(tmp_path: Path) -> Run:
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function: refused("train", *options) types the command in the test's own folder, but in this process,
     and returns its mistakes in one line. The command must exit with code 2."""
-    from helpers.composed_once import compose_once
-
     from imagenet_ddp.__main__ import main
 
     def type_it(verb: str, *options: str, **environ: str | None) -> str:
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patch:
-            compose_once(patch)
             patch.chdir(tmp_path)
             for name in os.environ.keys() - (environment := clean_environ(**environ)).keys():
                 patch.delenv(name)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run, clean_environ
-from helpers.composed_once import compose_once
 
 from imagenet_ddp import submit
 from imagenet_ddp.errors import ConfigError
@@ -23,7 +22,6 @@ SWEEP = ("-m", "optim.lr=0.05,0.1", "seed=0,1,2")
 @pytest.fixture(autouse=True)
 def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    compose_once(monkeypatch)
 
 
 def read(*argv: str, **environ: str) -> Plan:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.composed_once import compose_once
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -32,7 +31,6 @@ def _here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         (folder / "pets" / name / "1.jpg").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        compose_once(patch)
         yield
 
 

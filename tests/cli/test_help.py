@@ -4,7 +4,6 @@ import re
 import shlex
 
 import pytest
-from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import help, parse
 from imagenet_ddp.config import conf_dir
@@ -12,8 +11,7 @@ from imagenet_ddp.config.schema.commands import COMMANDS
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_it_fits_a_terminal_and_its_examples_and_choices_can_be_typed(verb: str, monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
+def test_it_fits_a_terminal_and_its_examples_and_choices_can_be_typed(verb: str):
     text = help.text(verb)
     assert len(text.split("\n")) <= 60
     assert [line for line in text.split("\n") if len(line) > 80 or line != line.rstrip()] == []

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from helpers.composed_once import compose_once
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli.check_config import check
@@ -13,11 +12,6 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.resume import changes
 
 pytestmark = pytest.mark.usefixtures("here")
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compose_once(monkeypatch)
 
 
 def composed(*typed: str, verb: str) -> DictConfig:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.composed_once import compose_once
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.check_config import _long_tmpdir
@@ -184,8 +183,7 @@ def read(key: str, *argv: str, verb: str = "train") -> object:
 
 
 @pytest.mark.parametrize("text", [*NAMES, "NULL"])
-def test_text_keeps_its_characters(text: str, monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
+def test_text_keeps_its_characters(text: str):
     typed = [f"{key}={text}" for key in ("name", "model.name", "data.val_dir", "hydra.run.dir")]
     request = composed("train", typed)
     config = request.configs[0]
@@ -195,14 +193,12 @@ def test_text_keeps_its_characters(text: str, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("rest", ["runs", "runs/${name}"])
 def test_the_home_folder_is_expanded(rest: str, monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
     monkeypatch.setenv("HOME", "/home/me")
     request = composed("train", [f"hydra.run.dir=~/{rest}", "name=x"])
     assert OmegaConf.to_container(request.hydra.run, resolve=False) == {"dir": f"/home/me/{rest}"}
 
 
-def test_null_and_quotes_keep_their_meaning(monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
+def test_null_and_quotes_keep_their_meaning():
     assert read("data.args.label", "data=imagefolder", "+data.args.label=1_0") == 10
     assert (read("data.root", "data.root=null"), read("name", "name=null")) == (None, "null")
     assert read("name", "name='1.10'") == "1.10"
@@ -216,8 +212,7 @@ def test_null_and_quotes_keep_their_meaning(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_an_existing_path_is_that_path(text: str, monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
+def test_an_existing_path_is_that_path(text: str):
     Path(text).mkdir()
     for key, verb in (("data.root", "train"), ("resume", "train"), ("checkpoint", "evaluate"), ("images", "predict")):
         needed = ["checkpoint=x"] if verb == "predict" else ["data=imagefolder"]

@@ -1,10 +1,8 @@
 """What a word of the command line means: the contract, one row each."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.composed_once import compose_once
 from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +14,6 @@ from imagenet_ddp.cli.words import UNREAD
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.errors import ConfigError
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _composed_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        compose_once(patch)
-        yield
-
 
 LAYERS = "data=imagefolder data.root=x"  # its recipe sets optim.lr=0.1 and schedule.name=cosine
 # (words, key, its value)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run
-from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli.parse import composed
 
@@ -22,8 +21,7 @@ TINY = (
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_its_head_says_what_to_expect_and_its_command_composes(path: Path, monkeypatch: pytest.MonkeyPatch):
-    compose_once(monkeypatch)
+def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
     head = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     assert head[0] == "@package _global_"
     text = " ".join(head)

@@ -5,7 +5,7 @@ import os
 import pickle
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
@@ -13,9 +13,6 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig
-
-if TYPE_CHECKING:
-    import pytest
 
 _KEPT: dict[str, bytes] = {}
 _PARSED: dict[tuple[object, ...], bytes] = {}
@@ -70,8 +67,9 @@ def composed(
     return config
 
 
-def compose_once(monkeypatch: "pytest.MonkeyPatch") -> None:
-    """Patch Hydra so that it composes the files of conf/ once per choice of files."""
+def compose_once() -> None:
+    """Patch Hydra in this process so that it parses each file of conf/ once, and composes each choice of files once."""
+    parse_files_once()
     listed: dict[tuple[object, ...], list[str]] = {}
 
     def names(self: ConfigLoaderImpl, group_name: str, **more: Any) -> list[str]:
@@ -82,5 +80,5 @@ def compose_once(monkeypatch: "pytest.MonkeyPatch") -> None:
             listed[key] = _list_names(self, group_name, **more)
         return listed[key]
 
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", composed)
-    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", names)
+    ConfigLoaderImpl.load_configuration = composed  # type: ignore[method-assign]
+    ConfigLoaderImpl.get_group_options = names  # type: ignore[method-assign]

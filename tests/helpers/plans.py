@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-from helpers.composed_once import compose_once
-
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.section import typed_config
@@ -19,9 +16,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of `train` with these options, which must pass its checks. resumed: additional arguments of
     make_plan."""
-    with pytest.MonkeyPatch.context() as patch:
-        compose_once(patch)
-        kind = [] if any(each.startswith("trainer.accelerator=") for each in options) else ["trainer.accelerator=cpu"]
-        request = command_line("train", [*kind, *options], environ or {})
+    kind = [] if any(each.startswith("trainer.accelerator=") for each in options) else ["trainer.accelerator=cpu"]
+    request = command_line("train", [*kind, *options], environ or {})
     config, here = typed_config(request.configs[0], RunConfig), place or Place()
     return make_plan(config, here, use_device(config.trainer, here.local_rank), **resumed)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SMALL_DRAWN, clean_environ
 from helpers import forked_commands
-from helpers.composed_once import compose_once
 
 from scripts import ablation
 
@@ -73,11 +72,10 @@ def test_samples_of_unequal_size_and_variance():
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scripts/ablations").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_variants_in_the_project_compose(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_variants_in_the_project_compose(path: Path):
     """Each is a command line without a mistake, but for the folder of images."""
     from imagenet_ddp.cli.parse import composed
 
-    compose_once(monkeypatch)
     options, _, variants, _ = ablation.read([f"experiment={path.stem}", "data=imagefolder"])
     assert len(variants) > 2
     seen = []
