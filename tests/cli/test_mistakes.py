@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.correct import apply
@@ -27,78 +26,117 @@ PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST":
                 "runs/NAME/TIME": "x.ckpt",
                 "CLASS": "Timer"}  # fmt: skip
 
-# Options of train -> key words of the only mistake.
-LINES = {
+# Options of train -> the keys of the only mistake, and what each of its fixes sets and leaves out.
+LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
-    "pets": "set data=imagefolder data.root=pets.", "x.ckpt": "set resume=x.ckpt.", "2": "must be key=value",
-    "ä=1": "cannot be read by Hydra's grammar", "--lr=0.5": "set optim.lr=0.5 (", "-b 64": "set data.batch_size=64",
-    "--opt-betas 0.9 0.95 seed=1": "set `'optim.betas=[0.9,0.95]'`.", "-p 10": "set trainer.log_every_n_steps=10.",
-    "--lr": "set optim.lr=VALUE (", "--bogus": "is not an option",
+    "pets": ["", "data=imagefolder data.root=pets"], "x.ckpt": ["", "resume=x.ckpt"], "--lr=0.5": ["", "optim.lr=0.5"],
+    "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
+    "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.lr=VALUE"],
     # ---- unknown keys
-    "lr=0.1": "did you mean optim.lr?", "num_epochs=3": "did you mean trainer.max_epochs?", "+bogus=1": "--cfg job",
-    "trainer.gpus=2": "did you mean trainer.devices?", "data.batchsize=3": "did you mean data.batch_size?",
-    "checkpoint=x.ckpt": "did you mean resume?", "trainer.max_epoch=3": "did you mean trainer.max_epochs?",
-    "strategy.bucket_cap=25": "did you mean strategy.bucket_cap_mb?", "hydra.foo=1": "Key 'foo' not in 'HydraConf'.",
-    "~bogus": "bogus is not a known key", "model.args.x=1": "type +model.args.x=1 to add it",
-    "+trainer.bogus=1": "trainer.bogus is not a known key.", "+data.batch_size=3": "set data.batch_size=3 without +",
+    "lr=0.1": ["lr", "optim.lr=0.1 without lr"],
+    "num_epochs=3": ["num_epochs", "trainer.max_epochs=3 without num_epochs"],
+    "trainer.gpus=2": ["trainer.gpus", "trainer.devices=2 without trainer.gpus"],
+    "data.batchsize=3": ["data.batchsize", "data.batch_size=3 without data.batchsize"],
+    "checkpoint=x.ckpt": ["checkpoint", "resume=x.ckpt without checkpoint"],
+    "trainer.max_epoch=3": ["trainer.max_epoch", "trainer.max_epochs=3 without trainer.max_epoch"],
+    "strategy.bucket_cap=25": ["strategy.bucket_cap", "strategy.bucket_cap_mb=25 without strategy.bucket_cap"],
+    "model.args.x=1": ["model.args.x", "+model.args.x=1 without model.args.x"],
+    "+data.batch_size=3": ["data.batch_size", "data.batch_size=3"],
     # ---- choices
-    "data=STL10": "set data=stl10.", "data=null": "data must be one of ", "model=resnet50": "set model.name=resnet50.",
-    "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave experiment out",
-    "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp",
-    "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
-    "schedule=cosin": "set schedule.name=cosine.", "loss=nll": "set loss.name=cross_entropy.",
-    "hydra/launcher=gone": "hydra/launcher must be one of basic", "hydra/sweeper=optuna": "python -m imagenet_ddp.tune",
-    "-m hydra/sweeper=ax": "`python -m imagenet_ddp.tune`", "~data.batch_size": "leave ~data.batch_size out",
+    "data=STL10": ["data", "data=stl10"], "data=null": ["data", "data=shapes"],
+    "model=resnet50": ["model", "model.name=resnet50 without model"], "optim=adamm": ["optim", "optim=adam"],
+    "recipe=gone": ["recipe", "without recipe"], "experiment=gone": ["experiment", "without experiment"],
+    "+data=stl10": ["data", "data=stl10"], "schedule=cosine": ["schedule", "schedule.name=cosine without schedule"],
+    "schedule=null": ["schedule", "schedule.name=step without schedule"],
+    "schedule=cosin": ["schedule", "schedule.name=cosine without schedule"],
+    "loss=nll": ["loss", "loss.name=cross_entropy without loss"],
+    "hydra/launcher=gone": ["hydra/launcher", "hydra/launcher=basic"],
+    "~data.batch_size": ["data.batch_size", "without ~data.batch_size"],
     # ---- values
-    "model.name=resnet19": "did you mean model.name=resnet18", "data.val_resize=abc": "set data.val_resize=null.",
-    "data.batch_size=null": "must be an integer ≥ 1, got null.", "data.mean=[1,2": "but cannot be read: [1,2.",
-    "'data={batch_size: abc}'": "type each key by itself.", "name={a:1}": "put quotes around it", "name=a/b": "name m",
-    "optim.lr=0.1,0.2": "add -m to run one job per value.", "data=stl10,shapes": "add -m", "optim.lr=range(1,3)": "-m",
-    "allow_targets=a,b": "set `'allow_targets=[a,b]'`",
-    "name=${nope}": "Interpolation key 'nope' not found.", "hydra.run.dir=x.ckpt/run": "x.ckpt is a file.",
-    "'+callbacks.mine={_target_: a.B, c: {_target_: d.E}}'": "callbacks.mine.c._target_ has no effect",
-    "resume=gone.ckpt": "be a checkpoint file",
-    "hydra.run.dir=r,1": "Hint: set `'hydra.run.dir=\"r,1\"'` if this is one text.",
-    "resume=pets": "is a folder without", "+callbacks.mine=3": "must name its class", "sweep.job=0": "add -m",
-    f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp and leave ",
+    "model.name=resnet19": ["model.name", "model.name=resnet18"],
+    "data.val_resize=abc": ["data.val_resize", "data.val_resize=null"],
+    "data.batch_size=null": ["data.batch_size", "data.batch_size=32"],
+    "data.mean=[1,2": ["data.mean", "data.mean=[0.485,0.456,0.406]"], "name={a:1}": ["name", 'name="{a:1}"'],
+    "name=a/b": ["name", "name=my_run"], "optim.lr=0.1,0.2": ["optim.lr", "-m"], "data=stl10,shapes": ["data", "-m"],
+    "optim.lr=range(1,3)": ["optim.lr", "-m"], "allow_targets=a,b": ["allow_targets", "allow_targets=[a,b]"],
+    "hydra.run.dir=x.ckpt/run": ["hydra.run.dir", "hydra.run.dir=FOLDER"],
+    "resume=gone.ckpt": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
+    "hydra.run.dir=r,1": ["hydra.run.dir", 'hydra.run.dir="r,1"'],
+    "resume=pets": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
+    "+callbacks.mine=3": [
+        "callbacks.mine", "++callbacks.mine._target_=lightning.pytorch.callbacks.CLASS without callbacks.mine",
+    ],
+    "sweep.job=0": ["sweep.job", "-m"],
+    "trainer.strategy=dp": ["trainer.strategy", "strategy=dp without trainer.strategy"],
     # ---- keys that nothing reads, and combinations
-    "optim.lr=0,02": "set optim.lr=0.02 with a decimal point.",
-    "data.fold=3": "data.fold=3 has no effect", "budget_min=3": "budget_min is for",
-    "model.freeze=backbone": "needs pretrained layers", "averaging=ema averaging.start_epoch=9": "must be less",
-    "data.root=pets": "data.root=pets must be typed with data=", "data=shapes data.root=pets": "set data.root=null.",
-    "data.cutout=48": "must be less than data.image_size (48)", "data.augment=pad_crop data.pad=50": "set data.pad=4.",
-    "data=imagefolder": "", "data=imagefolder data.root=~/gone": "data.root must be a folder",
-    "strategy=dp strategy.bucket_cap_mb=10": "has no effect", "strategy=dp trainer.num_nodes=2": "",
-    f"-m {MACHINES} optim.lr=0.05,0.1": "", f"{MACHINES} cluster.node_rank=2": "",
+    "optim.lr=0,02": ["optim.lr", "optim.lr=0.02"],
+    "data.fold=3": ["data.fold data.name", "data=stl10", "without data.fold"],
+    "budget_min=3": ["budget_min model.weights", "model.weights=DEFAULT", "without budget_min"],
+    "model.freeze=backbone": ["model.freeze model.weights", "model.weights=DEFAULT", "model.freeze=null"],
+    "averaging=ema averaging.start_epoch=9": ["averaging.start_epoch trainer.max_epochs", "averaging.start_epoch=0"],
+    "data.root=pets": ["data.root data", "data=imagefolder data.root=pets"],
+    "data.cutout=48": ["data.cutout data.image_size", "data.cutout=12"],
+    "data.augment=pad_crop data.pad=50": ["data.pad data.image_size", "data.pad=4"],
+    "data=imagefolder": ["data.root", "data.root=FOLDER"],
+    "data=imagefolder data.root=~/gone": ["data.root", "data.root=FOLDER"],
+    "strategy=dp strategy.bucket_cap_mb=10": [
+        "strategy.bucket_cap_mb strategy.name", "strategy=auto", "without strategy.bucket_cap_mb",
+    ],
+    "strategy=dp trainer.num_nodes=2": ["strategy.name trainer.num_nodes", "trainer.num_nodes=1"],
     # ---- Hydra's own options
-    "--config-dir=gone": "--config-dir must be a folder", "--config-name=gone": "Cannot find primary config 'gone'.",
-    "--cfg=gone": "argument --cfg/-c: invalid choice", "hydra.job.chdir=true": "hydra.job.chdir=true has no effect",
-    "-m optim.lr=interval(0,1)": "sweep cannot be split into jobs", "-m hydra.verbose=true,false": "cannot be swept",
-    "-m optim.lr=range(1,4,0)": "sweep cannot be split into jobs",
-    # ---- what earlier versions had
-    **{option: f"Hint: {REMOVED[option.removesuffix('=x')]}." for option in ("compile=auto", "cluster.max_restarts=x")},
+    "hydra.job.chdir=true": ["hydra.job.chdir", "without hydra.job.chdir=true"],
 }  # fmt: skip
-OF_OTHERS = [
-    ("evaluate", "", "checkpoint is required, but not set."), ("evaluate", "resume=x.ckpt", "resume is not a known"),
-    ("evaluate", "x.ckpt", "set checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "set images=pets"),
-    ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
-    ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
-    ("export", "--multirun", "--multirun starts several jobs"),
-    ("export", "hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN starts several jobs"),
-    ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be auto, csv, jsonl or xlsx"),
-    ("predict", "checkpoint=x.ckpt images=gone", "images=gone must match image files"),
-    ("evaluate", "checkpoint=x.ckpt real_labels=x.csv", "real_labels must be a JSON file"),
-    ("evaluate", "checkpoint=x.ckpt real_labels=pipe", "real_labels must be a JSON file"),
-    ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", "model.weights must be null beside checkpoint="),
+OF_OTHERS: list[tuple[str, str, list[str]]] = [
+    ("evaluate", "", ["checkpoint", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT"]),
+    ("evaluate", "x.ckpt", ["", "checkpoint=x.ckpt"]), ("predict", "checkpoint=x.ckpt pets", ["", "images=pets"]),
+    ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
+    ("prepare", "", ["prepare.name", "prepare=imagenet", "prepare=pack", "prepare=check"]),
+    ("evaluate", "checkpoint=pets", ["checkpoint", "checkpoint=runs/NAME/TIME"]), ("export", "-m", ["", "without -m"]),
+    ("export", "--multirun", ["", "without --multirun"]),
+    ("export", "hydra.mode=MULTIRUN", ["", "without hydra.mode=MULTIRUN"]),
+    ("predict", "checkpoint=x.ckpt images=pets format=xml", ["format", "format=auto"]),
+    ("predict", "checkpoint=x.ckpt images=gone", ["images", "images=FOLDER/*.jpg"]),
+    ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", ["model.weights checkpoint", "without model.weights"]),
 ]  # fmt: skip
+# Where the user must decide: the command and its options -> the keys of the mistake, and words of its sentence.
+ADVICE: dict[tuple[str, str], tuple[str, str]] = {
+    ("train", "2"): ("", "`--help` shows examples"), ("train", "ä=1"): ("ä", "cannot be read by Hydra's grammar"),
+    ("train", "--bogus"): ("", "is not an option"), ("train", "+bogus=1"): ("bogus", "--cfg job"),
+    ("train", "hydra.foo=1"): ("hydra.foo", "Key 'foo' not in 'HydraConf'."),
+    ("train", "~bogus"): ("bogus", "bogus is not a known key"),
+    ("train", "+trainer.bogus=1"): ("trainer.bogus", "trainer.bogus is not a known key."),
+    ("train", "strategy=fsdp"): ("strategy", "got fsdp. Hint: set strategy=ddp"),
+    ("train", "hydra/sweeper=optuna"): ("hydra/sweeper", "python -m imagenet_ddp.tune"),
+    ("train", "-m hydra/sweeper=ax"): ("hydra/sweeper", "`python -m imagenet_ddp.tune`"),
+    ("train", "'data={batch_size: abc}'"): ("data", "type each key by itself."),
+    ("train", "name=${nope}"): ("name", "Interpolation key 'nope' not found."),
+    ("train", "'+callbacks.mine={_target_: a.B, c: {_target_: d.E}}'"): (
+        "callbacks.mine.c._target_", "callbacks.mine.c._target_ has no effect",
+    ),
+    ("train", f"resume={'a' * 300}"): ("", "cannot be used as a path"),
+    ("train", "data=shapes data.root=pets"): ("data.name data.root", "set data.root=null."),
+    ("train", f"-m {MACHINES} optim.lr=0.05,0.1"): ("", "run the same job on each node"),
+    ("train", f"{MACHINES} cluster.node_rank=2"): ("cluster.name trainer.num_nodes", "must be from 0 to 1"),
+    ("train", "--config-dir=gone"): ("", "--config-dir must be a folder"),
+    ("train", "--config-name=gone"): ("", "Cannot find primary config 'gone'."),
+    ("train", "--cfg=gone"): ("", "argument --cfg/-c: invalid choice"),
+    ("train", "-m optim.lr=interval(0,1)"): ("", "sweep cannot be split into jobs"),
+    ("train", "-m hydra.verbose=true,false"): ("hydra.verbose", "cannot be swept"),
+    ("train", "-m optim.lr=range(1,4,0)"): ("", "sweep cannot be split into jobs"),
+    ("evaluate", "resume=x.ckpt"): ("resume", "resume is not a known"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=x.csv"): ("", "real_labels must be a JSON file"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=pipe"): ("", "real_labels must be a JSON file"),
+    # ---- what earlier versions had
+    **{("train", option): (key_of(option), f"Hint: {REMOVED[option.removesuffix('=x')]}.")
+       for option in ("compile=auto", "cluster.max_restarts=x")},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def _composed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _files(here: Path) -> None:
     (here / "pets" / "1.jpg").touch()
     os.mkfifo(here / "pipe")
     (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
-    compose_once(monkeypatch)
 
 
 def mistakes(argv: list[str], verb: str = "train") -> list[Mistake]:
@@ -121,14 +159,16 @@ def with_own(fix: Fix) -> Fix:
     return replace(fix, options=tuple(options))
 
 
-ALL = [*(("train", line, said) for line, said in LINES.items()), *OF_OTHERS]
+ALL = [*(("train", line, expected) for line, expected in LINES.items()), *OF_OTHERS]
 
 
-@pytest.mark.parametrize(("verb", "line", "said"), ALL, ids=[f"{verb} {line}"[:80] for verb, line, _ in ALL])
-def test_a_mistake_and_its_fixes(verb: str, line: str, said: str):
+@pytest.mark.parametrize(("verb", "line", "expected"), ALL, ids=[f"{verb} {line}"[:80] for verb, line, _ in ALL])
+def test_a_mistake_and_its_fixes(verb: str, line: str, expected: list[str]):
     argv = shlex.split(line)
     found = mistakes(argv, verb)
-    assert said in str(found[0]) and all("Hint: " in str(mistake) for mistake in found), found
+    fixes = [" ".join([*fix.options, *(f"without {word}" for word in fix.without)]) for fix in found[0].fixes]
+    assert [" ".join(found[0].keys), *fixes] == expected
+    assert all("Hint: " in str(mistake) for mistake in found), found
     before = {each.what.partition(" ")[0] for each in found}
     for mistake in found:
         for fix in map(with_own, mistake.fixes):
@@ -136,6 +176,12 @@ def test_a_mistake_and_its_fixes(verb: str, line: str, said: str):
             left = mistakes(apply(fix, argv, mistake.typed), verb)
             assert mistake not in left, (mistake, fix, left)
             assert {each.what.partition(" ")[0] for each in left} <= before, (mistake, fix, left)
+
+
+@pytest.mark.parametrize(("verb", "line"), ADVICE, ids=[f"{verb} {line}"[:80] for verb, line in ADVICE])
+def test_a_mistake_about_which_the_user_must_decide(verb: str, line: str):
+    mistake, (keys, said) = mistakes(shlex.split(line), verb)[0], ADVICE[verb, line]
+    assert " ".join(mistake.keys) == keys and said in str(mistake) and "Hint: " in str(mistake)
 
 
 # What must be typed beside a key, so that its value is the only mistake.
