@@ -2,7 +2,6 @@ import io
 import json
 import random
 import re
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.forked_commands import start_code
 from helpers.sample_images import write_odd_files
 from PIL import Image, ImageOps
 
@@ -24,16 +24,16 @@ WHITE_UNKNOWN = ("grey_16bit_tRNS.png", "float_32bit.tiff")  # of more than 8 bi
 
 # In a process of its own: one of the files ends a process that decodes it carelessly, others ask for all memory.
 DECODE_ALL = """
-    import json, resource, sys
+    import json, resource
     from pathlib import Path
     from imagenet_ddp.data.decoding.decode import decode
     from imagenet_ddp.data.decoding.errors import UnreadableImage
 
-    decode((Path(sys.argv[1]) / "grey.jpg").read_bytes(), "grey.jpg")  # what decoders load at first use
+    decode((Path(args[0]) / "grey.jpg").read_bytes(), "grey.jpg")  # what decoders load at first use
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + 3 * 2**30,) * 2)
-    for name in sys.argv[2:]:
-        path, reason = str(Path(sys.argv[1]) / name), ""
+    for name in args[1]:
+        path, reason = str(Path(args[0]) / name), ""
         try:
             decode(Path(path).read_bytes(), path)
         except UnreadableImage as error:
@@ -69,10 +69,10 @@ def read_by_pillow(odd_files: tuple[Path, dict[str, bool]]) -> dict[str, bool]:
 def reasons(odd: Path, read_by_pillow: dict[str, bool]) -> dict[str, str]:
     """Why each file cannot be read, "" if it can."""
     names = [*BOMBS, *(name for name in read_by_pillow if name not in BOMBS)]
-    command = [sys.executable, "-c", textwrap.dedent(DECODE_ALL), str(odd), *names]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    found = dict(map(json.loads, process.stdout.splitlines()))
-    assert process.returncode == 0, f"died on {names[len(found)]}: {process.stderr}"
+    process = start_code(textwrap.dedent(DECODE_ALL), str(odd), names)
+    code = process.wait(500)
+    found = dict(map(json.loads, process.out.splitlines()))
+    assert code == 0, f"died on {names[len(found)]}: {process.err}"
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run
+from conftest import SMALL, Run
 
 from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.errors import ConfigError
@@ -32,8 +32,9 @@ def write(file: Path, **changed: np.ndarray | None) -> Path:
 @pytest.mark.parametrize("name", ["images.npz", "images.h5"])
 def test_a_file_of_arrays_trains(name: str, run: Run, tmp_path: Path):
     file = write(tmp_path / name)
-    done = run("train", "data=arrays", f"data.root={file}", "data.image_size=32", "data.batch_size=8",
-               "data.num_workers=2", "trainer.max_epochs=2", code=0)  # fmt: skip
+    done = run(
+        "train", *SMALL, "data=arrays", f"data.root={file}", "data.num_workers=2", "trainer.max_epochs=1", code=0
+    )
     assert "40 training and 20 validation images of 2 classes" in done.stdout
     assert "20 of 20 validation images, each once" in done.stdout
 
