@@ -79,15 +79,15 @@ OWN = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(autouse=True)
+def _mine(tmp_path: Path) -> None:
+    """Write the package in the folder in which the commands run, where `python -m` finds it."""
     (tmp_path / "mine.py").write_text(MINE)
-    return {"PYTHONPATH": str(tmp_path)}
 
 
-def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, str]) -> None:
+def test_one_of_each_takes_steps(run: Run, tmp_path: Path) -> None:
     options = [*SMALL, "trainer.max_epochs=2", "trainer.log_every_n_steps=1", "hydra.run.dir=r"]
-    done = run("train", *options, *OWN, **package, code=0)
+    done = run("train", *options, *OWN, code=0)
     assert "Data: mine.shades, 24 training and 6 validation images of 3 classes" in done.stdout
     stored = torch.load(tmp_path / "r/checkpoints/best.ckpt", weights_only=True)["imagenet_ddp"]
     assert stored["monitor"] == "val/brier" and stored["best_top1"] > 0 and list((tmp_path / "r").rglob("hparams.yaml"))
@@ -98,16 +98,16 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path, package: dict[str, st
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     # a checkpoint names no code that an evaluation runs
     (tmp_path / "loss_was_made").unlink()
-    done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", **package, code=0)
+    done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", code=0)
     assert "top-1" in done.stdout and not (tmp_path / "loss_was_made").exists()
     # a resume of the first epoch's checkpoint refuses the stored code, and ends as the unbroken run if it is allowed
     ended = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     (tmp_path / "r/summary.json").unlink()
     resume = "resume=r/checkpoints/previous.ckpt"
-    refused = "".join(run("train", resume, **package, code=2).stderr.split())
+    refused = "".join(run("train", resume, code=2).stderr.split())
     [allowed] = set(re.findall(r"allow_targets=\[mine[^\]]*\]", refused))
     assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Mine"))
-    run("train", resume, allowed, **package, code=0)
+    run("train", resume, allowed, code=0)
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     again = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, again[name]) for name, value in ended.items())
@@ -146,8 +146,6 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
         (["schedule._target_=mine.steep", "schedule.gamma=0.1"], "has no effect"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    typed: list[str], said: str, run: Run, tree: Path, package: dict[str, str]
-) -> None:
-    done = run("train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1", *typed, **package, code=2)
+def test_what_does_not_fit_is_refused(typed: list[str], said: str, run: Run, tree: Path) -> None:
+    done = run("train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1", *typed, code=2)
     assert said in " ".join(done.stderr.split()) and "Hint: " in done.stderr
