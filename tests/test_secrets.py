@@ -104,7 +104,11 @@ def test_a_run_keeps_no_password_and_is_continued_with_it(address: str, run: Run
     ("verb", "options"),
     [
         ("train", ["-m", "optim.lr=0.1,0.2", "hydra.sweep.dir=s"]),
-        ("tune", ["search=none", "search.optim.momentum={low:0.1,high:0.9}", "tune.max_failures=1", "hydra.run.dir=s"]),
+        pytest.param(
+            "tune",
+            ["search=none", "search.optim.momentum={low:0.1,high:0.9}", "tune.max_failures=1", "hydra.run.dir=s"],
+            marks=pytest.mark.slow(4),
+        ),
         ("submit", []),
     ],
 )  # fmt: skip

@@ -148,9 +148,12 @@ PLANS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("keys", "where"),
-    [*((keys, "training") for keys in PLANS[1:]), (PLANS[3], "validation"), (PLANS[1], "epoch end")],
+    [
+        (PLANS[1], "training"), *(pytest.param(keys, "training", marks=pytest.mark.slow(3)) for keys in PLANS[2:]),
+        (PLANS[3], "validation"), (PLANS[1], "epoch end"),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], where: str) -> None:
     steps: Iterable[int] = (3, 6) if "val_check_interval" in keys else (STEPS,)
     if where == "training":
@@ -178,9 +181,12 @@ def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: di
 
 @pytest.mark.parametrize(
     ("keys", "way"),
-    [({}, "max_steps"), (PLANS[1], "should_stop"), (PLANS[2], "should_stop")],
+    [
+        ({}, "max_steps"), (PLANS[1], "should_stop"),
+        pytest.param(PLANS[2], "should_stop", marks=pytest.mark.slow(2)),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_an_epoch_that_is_cut_short(
     tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], way: str
 ) -> None:
@@ -204,9 +210,12 @@ def test_an_epoch_that_is_cut_short(
 
 @pytest.mark.parametrize(
     ("keys", "saving"),
-    [(PLANS[0], {"every_n_epochs": 2}), (PLANS[1], {"every_n_steps": 1}), (PLANS[3], {"every_n_steps": 2})],
+    [
+        (PLANS[1], {"every_n_steps": 1}), pytest.param(PLANS[0], {"every_n_epochs": 2}, marks=pytest.mark.slow(2)),
+        pytest.param(PLANS[3], {"every_n_steps": 2}, marks=pytest.mark.slow(2)),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_crash_anywhere(
     tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], saving: dict[str, Any]
 ) -> None:

@@ -132,8 +132,8 @@ RUNS = {
                                                  "trainer.precision=64-true", "loss.name=bce", "loss.bce_threshold=0.2",
                                             "data.mixup_alpha=0.2", "data.vflip=0.5", "data.val_mirror=true"],
     "teacher, smoothing, weights of images": ["loss.label_smoothing=0.1", "data.cutmix_alpha=1.0"],
-    "contiguous, lion": ["model.channels_last=false", "optim=lion"],
-    "several labels": ["data=table", "data.labels=several", "loss.name=bce"],
+    "several labels, contiguous, lion": ["data=table", "data.labels=several", "loss.name=bce",
+                                         "model.channels_last=false", "optim=lion"],
 }  # fmt: skip
 
 
@@ -151,7 +151,11 @@ def between_lines(waits: list[Wait], accumulated: int = 1) -> list[Wait]:
     return found
 
 
-@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(each, id=name, marks=[pytest.mark.slow(3)] * (number > 2))
+     for number, (name, each) in enumerate(RUNS.items())],
+)  # fmt: skip
 def test_a_training_waits_only_where_it_shows_figures(
     cuda: FakeCuda, options: list[str], tree: Path, tmp_path: Path
 ) -> None:

@@ -31,15 +31,17 @@ def options(who: str, kind: str, workers: int = 0) -> list[str]:
     ("who", "kind", "workers"),
     [
         ("on_train_batch_end", "OwnEnd", 0),
-        ("on_validation_batch_end", "StopIteration", 0),
-        ("on_train_epoch_end", "SystemExit", 0),
-        ("logger", "CancelledError", 0),
-        ("net", "StopIteration", 0),
-        ("source", "StopIteration", 0),
         ("source", "SystemExit", 1),
-        ("source", "KeyboardInterrupt", 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow(2))
+            for case in (
+                ("on_validation_batch_end", "StopIteration", 0), ("on_train_epoch_end", "SystemExit", 0),
+                ("logger", "CancelledError", 0), ("net", "StopIteration", 0), ("source", "StopIteration", 0),
+                ("source", "KeyboardInterrupt", 1),
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_place_is_named(run: Run, tmp_path: Path, who: str, kind: str, workers: int) -> None:
     failed = run("train", *options(who, kind, workers), PYTHONPATH=PROBES, code=1)
     assert f"raised {kind} ({PROBES}/ends.py, line " in failed.stderr
@@ -47,7 +49,9 @@ def test_the_place_is_named(run: Run, tmp_path: Path, who: str, kind: str, worke
     assert not (tmp_path / "r" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("who", ["on_train_batch_end", "on_validation_batch_end", "logger"])
+@pytest.mark.parametrize(
+    "who", ["on_train_batch_end", *(pytest.param(who, marks=pytest.mark.slow(3)) for who in (HOOKS[1], "logger"))]
+)
 def test_keyboard_interrupt_is_a_stop(run: Run, tmp_path: Path, who: str) -> None:
     stopped = run("train", *options(who, "KeyboardInterrupt"), PYTHONPATH=PROBES, code=130)
     assert "raised KeyboardInterrupt" in stopped.stdout + stopped.stderr

@@ -128,6 +128,7 @@ def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photo
         assert [each["probability"] for each in row["classes"]] == pytest.approx([p for _, p in top], abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preprocessing", "batch_size"), [("normalise", 3), ("outside", None)])
 def test_other_inputs(
     preprocessing: str, batch_size: int | None, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor],
@@ -165,6 +166,7 @@ def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: b
     assert list(got.values()) == sorted(got.values(), reverse=True)
 
 
+@pytest.mark.slow
 def test_half_precision_is_half_the_size(
     checkpoint: Path, files: Path, tmp_path: Path, photos: list[torch.Tensor]
 ) -> None:
@@ -221,6 +223,7 @@ def test_the_card_of_the_other_formats(
     run_card(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fit", "rot90"), [("squash", 0.0), ("pad", 1.0)])
 def test_the_graph_fits_the_image_as_validation_does(fit: str, rot90: float, photos: list[torch.Tensor]) -> None:
     torch.manual_seed(0)

@@ -90,6 +90,7 @@ def test_a_study_from_its_command_to_its_best_trial(start: Start, tmp_path: Path
     assert momenta(tmp_path / "other") == momenta(study)
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_runs_and_the_study_is_resumed(start: Start, tmp_path: Path) -> None:
     process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=60)
     reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
