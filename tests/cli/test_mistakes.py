@@ -90,7 +90,7 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("evaluate", "", ["checkpoint", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT"]),
     ("evaluate", "x.ckpt", ["", "checkpoint=x.ckpt"]), ("predict", "checkpoint=x.ckpt pets", ["", "images=pets"]),
     ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
-    ("prepare", "", ["prepare.name", "prepare=imagenet", "prepare=pack", "prepare=check"]),
+    ("prepare", "", ["prepare.name", "prepare=imagenet", "prepare=pack", "prepare=check", "prepare=relabel"]),
     ("evaluate", "checkpoint=pets", ["checkpoint", "checkpoint=runs/NAME/TIME"]), ("export", "-m", ["", "without -m"]),
     ("export", "--multirun", ["", "without --multirun"]),
     ("export", "hydra.mode=MULTIRUN", ["", "without hydra.mode=MULTIRUN"]),

@@ -13,8 +13,6 @@ from imagenet_ddp.curation.cross_validation import (
     out_of_fold,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_interval_is_wilsons():
     """90.9 % of 110 is 84.1 to 95.0 %: R's prop.test(100, 110, correct=FALSE). All of 10 right is at least 72.2 %."""

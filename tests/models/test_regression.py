@@ -6,8 +6,6 @@ import torch.nn.functional as F
 
 from imagenet_ddp.models.regression import L2, PrincipalAxes, fit_regression
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def blobs(num: int, size: int, spread: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Features of 4 classes around random centres, of very different scales, one of them constant."""
