@@ -13,7 +13,8 @@ from imagenet_ddp.curation.wrong_labels import COLUMNS, FILE, list_csv, of_proba
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.pages.section import Checked
-from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
+from imagenet_ddp.pages.sections.wrong_labels import NUM_PICTURES, wrong_labels
+from imagenet_ddp.prepare.check_page import check_page
 from imagenet_ddp.prepare.decisions import read_decisions
 
 
@@ -57,8 +58,10 @@ def test_the_finding_counts_what_the_list_holds(tmp_path: Path):
     probabilities = probabilities_of(features)
     found = of_probabilities(features.targets, probabilities)
     checked = checked_of(features, probabilities)
-    section = wrong_labels(checked)
+    section = wrong_labels(replace(checked, relabel="python relabel"))
     assert section is not None
+    html = check_page(checked, [section]).decode()
+    assert html.count("looks like <b>class") == min(len(found.rows), NUM_PICTURES) and "python relabel" in html
     [finding] = section.findings
     assert f"Of 400 images, {len(found.rows)} look more like another class" in finding.text
     content = section.files[FILE]

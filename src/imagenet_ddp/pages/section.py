@@ -66,7 +66,8 @@ class Checked:
     copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the
     images; None: no net has seen them. folds: the fold of each row of the features, int64 (N,). probabilities: of each
     row, by a regression that did not see the image, float32 (N, classes). command: the line that adds the features;
-    "": there is none. delimiter: of CSV files.
+    "": there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it
+    can change. delimiter: of CSV files.
     """
 
     root: str
@@ -79,6 +80,7 @@ class Checked:
     folds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     probabilities: np.ndarray | None = None
     command: str = ""
+    relabel: str = ""
     delimiter: str = "comma"
 
     def label(self, split: str, index: int) -> str:

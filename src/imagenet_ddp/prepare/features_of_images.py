@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.section import Checked, Copy
-from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.prepare.options import Plan, can_relabel
 
 FILE = "features.npz"
 _OWN = ("prepare=", "prepare.", "out=", "hydra.", "csv_delimiter=")  # options of prepare, not of features
@@ -42,7 +43,16 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
         return replace(checked, features=features), reason
     folds = fold_of_each(features.targets, groups=_groups(features, checked.copies))
     probabilities = out_of_fold(features.vectors, features.targets, num_classes, folds)
-    return replace(checked, features=features, folds=folds, probabilities=probabilities), ""
+    relabel = _relabel_line(plan, out)
+    return replace(checked, features=features, folds=folds, probabilities=probabilities, relabel=relabel), ""
+
+
+def _relabel_line(plan: Plan, out: Path) -> str:
+    """Return the line that applies decisions about wrong labels; "" if nothing can apply them."""
+    if not can_relabel(plan.config.data):
+        return ""
+    options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
+    return shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / wrong_labels.FILE}")])
 
 
 def _require_same(features: Features, images: Mapping[str, Images]) -> None:

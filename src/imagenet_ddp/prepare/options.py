@@ -11,6 +11,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.cells import PARQUET
@@ -64,6 +65,11 @@ def _validate_archive_dir(value: str | None) -> list[Mistake]:
     return [Mistake(f"archive_dir must be a folder, {got}", ("archive_dir",), (fix,))]
 
 
+def can_relabel(data: DataConfig) -> bool:
+    """Return whether prepare=relabel can change the labels of this kind of data."""
+    return not data.target and data.name in (*OF_FOLDERS, "table") and data.labels == "one"
+
+
 def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     """Return the mistakes of options whose files are read only later: an interrupted command is finished first."""
     found, data, file = list[Mistake](), config.data, config.decisions
@@ -74,7 +80,7 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
         what = f"decisions must be the list with your decisions, a CSV file, {got}"
         found.append(Mistake(what, ("decisions",), (setting("decisions=FILE.csv"),)))
     folder, table = setting("data=imagefolder", "data.root=FOLDER"), setting("data=table", "data.root=FILE.csv")
-    if data.target or data.name not in (*OF_FOLDERS, "table") or data.labels != "one":
+    if not can_relabel(data):
         got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
         what = f"prepare=relabel needs class folders or a table, with one label per image, got {got}"
         return [*found, Mistake(what, ("data.name", "data.labels"), (folder, table))]

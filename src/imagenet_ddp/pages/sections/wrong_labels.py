@@ -21,7 +21,7 @@ def wrong_labels(checked: Checked) -> Section | None:
         )
     looks = "1 looks" if number == 1 else f"{number:,} look"
     text = f"{looks} more like another class than like the label: look at the first ones, and correct wrong labels."
-    items = [
+    pictures = [
         checked.item(
             "val" if features.is_val[row] else "train", int(features.index[row]),
             suggested=features.labels[suggested], label_probability=float(probabilities[row, features.targets[row]]),
@@ -29,8 +29,9 @@ def wrong_labels(checked: Checked) -> Section | None:
         )
         for row, suggested in zip(found.rows[:NUM_PICTURES].tolist(), found.suggested.tolist(), strict=False)
     ]  # fmt: skip
-    context = {"items": items, "number": number, "file": curation.FILE}
+    context = {"pictures": pictures, "number": number, "file": curation.FILE, "command": checked.relabel}
     finding = Finding(f"Of {total}, {text}", Urgency.SOON, NAME)
     files = {curation.FILE: curation.list_csv(found, features, checked.delimiter)}
     lines = [f"note: {finding.text.rstrip('.')}: {curation.FILE}"]
+    lines += [f"When you have written decisions into it: {checked.relabel}"] if checked.relabel else []
     return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, lines=lines)
