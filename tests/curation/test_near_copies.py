@@ -66,13 +66,15 @@ def test_groups_are_copies_and_what_is_alike_is_none(images: dict[str, FileImage
     assert [features.paths[at] for at in found.leaked(features)] == [str(tmp_path / "val/cat/crop.jpg")]
     assert found.num_compared > len(found.pairs) + 8  # those that are alike were compared, too
     assert len(found.problems(features, "remove them")) == 2
-    number = found.group_of_each(len(features))
-    assert len(np.unique(number)) == len(features) - 3 - 1 - 1
+    number = found.group_of_each(len(features), np.array([[10, 11]]))
+    assert len(np.unique(number)) == len(features) - 3 - 1 - 1 - 1
     rows = found.rows(features)
     assert all(len(row) == len(COLUMNS) for row in rows)
     assert [row[0] for row in rows] == [1] * 4 + [2] * 2 + [3] * 2
     assert [row[2:4] for row in rows[3:6]] == [("Cat", "val"), ("Cat", "train"), ("Dog", "train")]
     assert rows[6][6] == features.paths[found.groups[2].members[1]]
+    exact = np.array([found.groups[2].members])  # listed as such already
+    assert stems(find_near_copies(features, images, exact), features) == stems(found, features)[:2]
 
 
 def test_an_image_that_is_gone_has_no_copies(images: dict[str, FileImages], tmp_path: Path):

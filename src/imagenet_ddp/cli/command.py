@@ -139,8 +139,8 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
 
 def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[str] | None:
     """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
-    the first mistakes has none."""
-    words = corrected(argv, mistakes)
+    the first mistakes has none, or if a fix undoes another."""
+    words, earlier = corrected(argv, mistakes), list[list[str]]()
     for _ in range(MOST_ROUNDS if verb in (*OF_RANKS, *USE_MODEL) else 0):
         if words is None:
             return None
@@ -149,6 +149,9 @@ def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[
             return words
         except ConfigError as error:
             more = corrected(words, error.mistakes)
+        if more in earlier:
+            return None
+        earlier.append(words)
         if more is None:  # something remains to be decided
             return words
         words = more

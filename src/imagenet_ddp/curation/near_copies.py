@@ -4,7 +4,8 @@ The candidates are the images whose features are nearest. No cosine separates co
 their pixels decide (pixel_match.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,15 @@ from imagenet_ddp.curation.neighbours import nearest
 from imagenet_ddp.curation.pixel_match import LEAST_AGREEMENT, SIDE, compare
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.groups import first_of_each
+from imagenet_ddp.data.sources.image_files import SAY_EVERY_S
 from imagenet_ddp.data.sources.walk import map_concurrently
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 NUM_CANDIDATES = 3  # nearest images whose pixels are compared with those of each image
 LEAST_COSINE = 0.5  # of a candidate, to spend no time on images that are nothing alike
+FILE = "near_copies.csv"
+_CHUNK = 2048  # pairs compared between two lines of progress
 COLUMNS = ("group", "path", "label", "split", "cosine", "agreement", "most_similar")
 
 
@@ -56,9 +61,11 @@ class NearCopies:
     num_compared: int = 0
     num_unread: int = 0
 
-    def group_of_each(self, number: int) -> np.ndarray:
-        """Return a number for each of `number` images, int64 (number,), which the images of a group share."""
-        return first_of_each(number, np.array([(p.first, p.second) for p in self.pairs], np.int64).reshape(-1, 2))
+    def group_of_each(self, number: int, exact: np.ndarray) -> np.ndarray:
+        """Return a number for each of `number` images, int64 (number,), which the images of a group share. exact: as in
+        find_near_copies."""
+        near = np.array([(pair.first, pair.second) for pair in self.pairs], np.int64).reshape(-1, 2)
+        return first_of_each(number, np.concatenate([near, exact]))
 
     @property
     def pairs(self) -> list[Pair]:
@@ -81,7 +88,7 @@ class NearCopies:
             )
         if number := sum(group.is_two_classes for group in self.groups):
             found.append(
-                f"near-copies must have one class, but {count_noun(number, 'group')} of near_copies.csv "
+                f"near-copies must have one class, but {count_noun(number, 'group')} of {FILE} "
                 f"{'has' if number == 1 else 'have'} two. Hint: correct the wrong labels."
             )
         return found
@@ -101,10 +108,13 @@ class NearCopies:
 
 
 def find_near_copies(
-    features: Features, images: Mapping[str, Images], progress: Callable[[int], object] = lambda _: None
+    features: Features,
+    images: Mapping[str, Images],
+    exact: np.ndarray | None = None,
 ) -> NearCopies:
     """Return the near-copies among the images; one that cannot be read again has none. images: train and val, from
-    which the features are. progress: called with the number of images whose pixels were read since the last call."""
+    which the features are. exact: pairs of positions (P, 2) of images with the same bytes; groups of nothing else are
+    left out. Says every SAY_EVERY_S seconds how far it is."""
     first, second, cosines = candidates(features.vectors)
     opened = np.unique(np.concatenate([first, second]))
     thumbnails = np.zeros((len(opened), SIDE, SIDE), np.uint8)
@@ -113,17 +123,33 @@ def find_near_copies(
     def read(at: int) -> np.ndarray | None:
         return read_thumbnail(images["val" if features.is_val[at] else "train"], int(features.index[at]))
 
+    last_s = time.monotonic()
     for number, pixels in enumerate(map_concurrently(read, opened.tolist())):
         if pixels is not None:
             thumbnails[number], is_read[number] = pixels, True
-        progress(1)
+        last_s = _say(last_s, f"Looking for near-copies: {number + 1:,} of {len(opened):,} images read.")
+    both = np.flatnonzero(is_read[np.searchsorted(opened, first)] & is_read[np.searchsorted(opened, second)])
+    first, second, cosines = first[both], second[both], cosines[both]
     a, b = np.searchsorted(opened, first), np.searchsorted(opened, second)
-    both = is_read[a] & is_read[b]
-    match = compare(thumbnails, a[both], b[both])
-    columns = first[both], second[both], cosines[both], match.agreement, match.is_mirrored
+    agreement, is_mirrored = np.zeros(len(a), np.float32), np.zeros(len(a), bool)
+    for begin in range(0, len(a), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        agreement[part], is_mirrored[part] = compare(thumbnails, a[part], b[part])
+        last_s = _say(last_s, f"Looking for near-copies: {begin:,} of {len(a):,} pairs compared.")
+    columns = first, second, cosines, agreement, is_mirrored
     rows = zip(*(column.tolist() for column in columns), strict=True)
     pairs = [Pair(*row) for row in rows if row[3] >= LEAST_AGREEMENT]
-    return NearCopies(_groups(pairs, features), int(both.sum()), int((~is_read).sum()))
+    same = first_of_each(len(features), np.zeros((0, 2), np.int64) if exact is None else exact)
+    groups = [group for group in _groups(pairs, features) if len(np.unique(same[group.members])) > 1]
+    return NearCopies(groups, len(both), int((~is_read).sum()))
+
+
+def _say(last_s: float, message: str) -> float:
+    """Print the message if the last one was SAY_EVERY_S seconds ago. Return the time of the last one."""
+    if (now := time.monotonic()) - last_s < SAY_EVERY_S:
+        return last_s
+    print_message(message)
+    return now
 
 
 def candidates(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,7 +176,7 @@ def read_thumbnail(images: Images, index: int) -> np.ndarray | None:
 
 def _groups(pairs: Sequence[Pair], features: Features) -> list[Group]:
     ends = np.array([(pair.first, pair.second) for pair in pairs], np.int64).reshape(-1, 2)
-    number_of = first_of_each(len(features.paths), ends)
+    number_of = first_of_each(len(features), ends)
     of_group: dict[int, list[Pair]] = {}
     for pair in pairs:
         of_group.setdefault(int(number_of[pair.first]), []).append(pair)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.curation.features import Features
+from imagenet_ddp.curation.near_copies import NearCopies
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
 
@@ -63,11 +64,11 @@ class Checked:
     """What is known of the images when the page is made.
 
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
-    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the
-    images; None: no net has seen them. folds: the fold of each row of the features, int64 (N,). probabilities: of each
-    row, by a regression that did not see the image, float32 (N, classes). command: the line that adds the features;
-    "": there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it
-    can change. delimiter: of CSV files.
+    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
+    net has seen them. near_copies, folds, probabilities: of the rows of the features: their fold, int64 (N,), and what
+    a regression says that did not see the image, float32 (N, classes). command: the line that adds the features; "":
+    there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it can
+    change. delimiter: of CSV files.
     """
 
     root: str
@@ -77,6 +78,7 @@ class Checked:
     copies: Sequence[Copy] = ()
     quality: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     features: Features | None = None
+    near_copies: NearCopies | None = None
     folds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     probabilities: np.ndarray | None = None
     command: str = ""

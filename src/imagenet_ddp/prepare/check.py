@@ -21,7 +21,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.check_page import PAGE, check_page, make_sections
-from imagenet_ddp.prepare.features_of_images import with_features
+from imagenet_ddp.prepare.features_of_images import near_copy_problems, with_features
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -110,6 +110,10 @@ def run(plan: Plan) -> int:
     if reason:
         write(f"note: {reason}")
         of_files.append(reason.rstrip("."))
+    more = near_copy_problems(checked, plan, out)
+    findings += more
+    for text in more:
+        write(f"found: {text}")
     sections = make_sections(checked)
     for line in (line for section in sections for line in section.lines):
         write(line)

@@ -9,6 +9,7 @@ from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
 from imagenet_ddp.pages.sections.expected_accuracy import expected_accuracy
 from imagenet_ddp.pages.sections.image_map import image_map
+from imagenet_ddp.pages.sections.near_copies import near_copies
 from imagenet_ddp.pages.sections.quality import quality
 from imagenet_ddp.pages.sections.unreadable import unreadable
 from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
@@ -21,6 +22,7 @@ SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     expected_accuracy,
     unreadable,
     exact_copies,
+    near_copies,
     wrong_labels,
     quality,
     classes,

@@ -12,6 +12,8 @@ from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold
 from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
+from imagenet_ddp.curation.near_copies import find_near_copies
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.section import Checked, Copy
@@ -37,14 +39,16 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
         _require_same(features, checked.images)
     except ConfigError as error:
         return checked, str(error)
-    num_classes = len(features.classes)
+    exact = _exact_copies(features, checked.copies)
+    near = find_near_copies(features, checked.images, exact)
+    checked, num_classes = replace(checked, features=features, near_copies=near), len(features.classes)
     if len(np.unique(features.targets)) < 2 or len(features) < 2 * num_classes:
         reason = "What accuracy to expect needs at least two classes, and two images of each."
-        return replace(checked, features=features), reason
-    folds = fold_of_each(features.targets, groups=_groups(features, checked.copies))
+        return checked, reason
+    folds = fold_of_each(features.targets, groups=near.group_of_each(len(features), exact))
     probabilities = out_of_fold(features.vectors, features.targets, num_classes, folds)
     relabel = _relabel_line(plan, out)
-    return replace(checked, features=features, folds=folds, probabilities=probabilities, relabel=relabel), ""
+    return replace(checked, folds=folds, probabilities=probabilities, relabel=relabel), ""
 
 
 def _relabel_line(plan: Plan, out: Path) -> str:
@@ -67,13 +71,21 @@ def _require_same(features: Features, images: Mapping[str, Images]) -> None:
                                   "run the check again.")  # fmt: skip
 
 
-def _groups(features: Features, copies: Sequence[Copy]) -> np.ndarray:
-    """Return the group of each image, int64 (N,): copies of one image are one group."""
+def _exact_copies(features: Features, copies: Sequence[Copy]) -> np.ndarray:
+    """Return the pairs of rows of images with the same content, int64 (P, 2)."""
     places = zip(features.is_val.tolist(), features.index.tolist(), strict=True)
     row_of = {("val" if is_val else "train", index): row for row, (is_val, index) in enumerate(places)}
-    groups = np.arange(len(features))
-    for copy in copies:
-        if copy.first in row_of and copy.second in row_of:
-            old, new = groups[row_of[copy.second]], groups[row_of[copy.first]]
-            groups[groups == old] = new
-    return groups
+    pairs = [(row_of[each.first], row_of[each.second]) for each in copies if {each.first, each.second} <= row_of.keys()]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def near_copy_problems(checked: Checked, plan: Plan, out: Path) -> list[str]:
+    """Return the messages about near-copies, with the line to type that keeps them on one side of a split."""
+    if checked.features is None or checked.near_copies is None:
+        return []
+    remedy = f"keep one image of each group in {NEAR_COPIES}, and remove the others"
+    if plan.config.data.val_fraction is not None:
+        words = [word for word in plan.argv if not word.startswith(_OWN)]
+        line = shell_line("train", [*words, quoted(f"data.groups={out / NEAR_COPIES}")])
+        remedy = f"to keep each group on one side, run `{line}`"
+    return checked.near_copies.problems(checked.features, remedy)

@@ -1,0 +1,59 @@
+"""Section: the photographs that are there more than once in another form."""
+
+from imagenet_ddp.curation.features import Features
+from imagenet_ddp.curation.near_copies import COLUMNS, FILE, Group
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.table_files import table_bytes
+from imagenet_ddp.system.text import count_noun, percent
+
+NAME = "near_copies"
+NUM_GROUPS = 36
+NUM_PICTURES = 6  # of a group
+
+
+def near_copies(checked: Checked) -> Section | None:
+    """The first groups are those that matter most: across the splits, then in two classes."""
+    features, found = checked.features, checked.near_copies
+    if features is None or found is None:
+        return None
+    if not found.groups:
+        text = "No photograph is there again in another form, such as smaller, cropped or mirrored."
+        return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)])
+    num_leaked, num_two = len(found.leaked(features)), sum(group.is_two_classes for group in found.groups)
+    num_other = sum(not (group.is_across or group.is_two_classes) for group in found.groups)
+    findings = list[Finding]()
+    if num_leaked:
+        shows = f"{count_noun(num_leaked, 'validation image')} {'shows' if num_leaked == 1 else 'show'}"
+        text = f"{shows} a photograph that is among the training images in another form, too: an accuracy measured so "
+        findings.append(Finding(f"{text}would be better than that of new images.", Urgency.FIRST, NAME))
+    if num_two:
+        text = f"{_are(num_two)} in two classes, in different forms, so that one label is wrong."
+        findings.append(Finding(text, Urgency.SOON, NAME))
+    if num_other:
+        text = f"{_are(num_other)} there in more than one form, and count double."
+        findings.append(Finding(text, Urgency.LATER, NAME))
+    groups = [_items(checked, features, group) for group in found.groups[:NUM_GROUPS]]
+    file = table_bytes(COLUMNS, found.rows(features), checked.delimiter)
+    context = {"groups": groups, "number": len(found.groups), "file": FILE, "is_across": num_leaked > 0}
+    return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file})
+
+
+def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:
+    places = [("val" if features.is_val[at] else "train", int(features.index[at])) for at in group.members]
+    items = [checked.item(*place) for place in places[:NUM_PICTURES]]
+    where = (
+        "training and validation"
+        if group.is_across
+        else "validation"
+        if features.is_val[group.members[0]]
+        else "training"
+    )
+    least = min(pair.agreement for pair in group.pairs)
+    said = [where, *(["two classes"] if group.is_two_classes else []), f"{percent(least, 0)} of the windows agree"]
+    said += [f"{len(places)} images"] if len(places) > NUM_PICTURES else []
+    items[0]["said"] = ", ".join(said)
+    return items
+
+
+def _are(number: int) -> str:
+    return f"{count_noun(number, 'photograph')} {'is' if number == 1 else 'are'}"
