@@ -146,6 +146,12 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     assert describe_left_out(Counter()) == ""
 
 
+def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():
+    text = describe_left_out(Counter({".heic": 2, "hidden": 1}))
+    assert text.startswith("3 files were left out: 1 hidden, 2 without an image extension (.heic); convert the HEIC")
+    assert "HEIC" not in describe_left_out(Counter({".txt": 2}))
+
+
 def test_a_folder_of_heic_files_is_said_to_be_one(tmp_path: Path):
     (tmp_path / "1.heic").touch()
     with pytest.raises(ConfigError, match=r"none \(but 1 HEIC file, a format that is not read\)\. Hint: convert"):

@@ -210,4 +210,6 @@ def describe_left_out(left_out: Counter[str]) -> str:
         names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
         parts.append(f"{others.total():,} without an image extension ({', '.join(names)})")
     were = "was" if left_out.total() == 1 else "were"
-    return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}" if parts else ""
+    hint = Heic.of(left_out).hint.removesuffix(", then ")
+    hint = hint and f"; {hint} to use them"
+    return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}{hint}" if parts else ""
