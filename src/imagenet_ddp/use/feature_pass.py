@@ -66,6 +66,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
             f"Computing the features of {count_noun(len(todo), 'image')} with {weights.origin} at "
             f"{config.data.image_size} pixels, precision {precision}; those of {len(stamps) - len(todo):,} are known."
         )
+        if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
+            todo.append(min(set(range(len(stamps))) - set(todo)))
         collected, begin_s = Collect(heads[0], stamps[todo], digest, job.run_dir / PARTS), time.monotonic()
         if todo:
             data.source.val = Joined(splits, np.array(todo))
