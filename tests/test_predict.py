@@ -19,7 +19,7 @@ from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files
-from imagenet_ddp.use.predictor import FileReader, Predictor
+from imagenet_ddp.use.predictor import FileReader, Outputs, Predictor
 
 
 def test_images_in_their_own_size_are_few_at_a_time(
@@ -32,37 +32,37 @@ def test_images_in_their_own_size_are_few_at_a_time(
         taken.append(1)
         return image
 
-    def probabilities(images: list[torch.Tensor]) -> torch.Tensor:
+    def compute(images: list[torch.Tensor]) -> Outputs:
         assert len(taken) - sum(sizes) <= 12
         sizes.append(len(images))
-        return torch.ones(len(images), 2) / 2
+        return Outputs(torch.ones(len(images), 2) / 2)
 
     reader = FileReader(Reading(), prepare)
-    predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
-    monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
+    predictor = Predictor(["a", "b"], ["a", "b"], reader, compute, torch.device("cpu"), reads_whole=True)
+    monkeypatch.setattr(predict, "open_predictor", lambda config, keep_features: predictor)
     paths = find_images(str(tree / "train"))
     config = PredictConfig(data=DataConfig(batch_size=32), out=str(tmp_path / "p.csv"), top_k=1)
-    assert predict._predict(config, paths) == (29, 0)
+    assert predict._predict(config, paths) == (29, 0, None)
     assert sizes == [4] * 7 + [1]
 
 
 def test_a_stop_leaves_the_table_before(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
-    def probabilities(images: list[torch.Tensor]) -> torch.Tensor:
+    def compute(images: list[torch.Tensor]) -> Outputs:
         if len(images) == 1:
             raise SignalExit(2)
-        return torch.ones(len(images), 2) / 2
+        return Outputs(torch.ones(len(images), 2) / 2)
 
     reader = FileReader(Reading(), lambda image: image)
-    predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
-    monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
+    predictor = Predictor(["a", "b"], ["a", "b"], reader, compute, torch.device("cpu"), reads_whole=True)
+    monkeypatch.setattr(predict, "open_predictor", lambda config, keep_features: predictor)
     (tmp_path / "p.csv").write_text("before")
     config = PredictConfig(data=DataConfig(batch_size=4, num_workers=0), out=str(tmp_path / "p.csv"), top_k=1)
     paths = find_images(str(tree / "train"))
     with pytest.raises(SignalExit):
         predict._predict(config, paths)
     assert (tmp_path / "p.csv").read_text() == "before"
-    assert predict._predict(config, paths[:4]) == (4, 0)
+    assert predict._predict(config, paths[:4]) == (4, 0, None)
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 5
 
 

@@ -25,6 +25,7 @@ MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each 
 CHECK_S, KEEP_S = 60, 300  # how often uploaded pictures are looked for, and how old they must be to be deleted
 PASSWORD = "IMAGENET_DDP_DEMO_PASSWORD"  # environment variable; a command line and a config are seen by others
 TITLE = "Image classification"
+UNSURE = "**Not sure**: this picture is like none of those that the net was trained on."
 MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
@@ -94,24 +95,31 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         except ConfigError:  # no layer of this net has rows and columns
             explain = None
 
-    def answer(path: str | None) -> tuple[dict[str, float] | None, Any]:
-        """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map).
+    has_known = predictor.threshold is not None
 
-        The picture is returned unchanged if the net has no activation map. path: None returns (None, None).
+    def answer(path: str | None) -> tuple[Any, ...]:
+        """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map), and, if
+        the predictor has a reference, a sentence for a picture that is like none of the training images.
+
+        The picture is returned unchanged if the net has no activation map. path: None returns nothing of these.
         """
         if path is None:
-            return None, None
+            return None, None, *[""] * has_known
         if reason := too_large(path):
             raise gradio.Error(f"This file cannot be used: {reason}.", print_exception=False)
         image = predictor.read(path)
         if isinstance(image, UnreadableImage):
             raise gradio.Error(f"This file cannot be used: {image.reason}.", print_exception=False)
-        ((top, _),) = predictor.predict([image], min(5, len(predictor.classes)))
-        shown = image
+        (result,) = predictor.predict([image], min(5, len(predictor.classes)))
+        if result.reason:
+            raise gradio.Error(f"This file cannot be used: {result.reason}.", print_exception=False)
+        shown, top = image, result.top
         if explain is not None:
             (activation,) = explain([image], [top[0][0]])
             shown = overlay(image, activation)
-        return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
+        unsure = "" if result.is_known else UNSURE
+        found = {predictor.labels[index]: share for index, share in top}
+        return found, shown.permute(1, 2, 0).numpy(), *[unsure] * has_known
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
     names = f"{count_noun(len(predictor.labels), 'class')}: {shorten_list(predictor.labels)}"
@@ -124,9 +132,10 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
             # message. A subclass would do the same, but Gradio writes a file next to the module of a subclass.
             picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
+                notes = [gradio.Markdown()] if has_known else []
                 classes = gradio.Label(label="Classes", num_top_classes=5)
                 seen = gradio.Image(label=looked_at, interactive=False)
-        picture.change(answer, picture, [classes, seen], concurrency_limit=1)
+        picture.change(answer, picture, [classes, seen, *notes], concurrency_limit=1)
     return page
 
 

@@ -8,10 +8,11 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
@@ -27,11 +28,10 @@ from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
-    from imagenet_ddp.use.predictor import Predictor
+    from imagenet_ddp.use.candidates import Candidates
+    from imagenet_ddp.use.predictor import Predictor, Result
 
-# A function (path, top, error) that writes one image's prediction. top: pairs (class index, probability), most
-# likely first. If the image could not be read, top is empty and error is the reason; otherwise error is empty.
-Write = Callable[[str, list[tuple[int, float]], str], None]
+Write = Callable[[str, "Result"], None]  # writes the prediction for the image of a path
 
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
@@ -47,88 +47,150 @@ def main() -> None:
                 "Hint: set out=FILE.csv."
             )
         config = resolved_config(request, os.environ, PredictConfig)
-        num_images, num_unreadable = _predict(config, paths)
+        num_images, num_unreadable, num_unknown = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
-    print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
+    unknown = "" if num_unknown is None else f", {num_unknown} unknown"
+    print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable{unknown}", file=sys.stderr)
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print(f"In {config.images}, {words}.", file=sys.stderr)
 
 
-def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
+def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | None]:
+    """Return the number of images, of unreadable and of unknown ones; None without a reference."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
-    predictor = open_predictor(config)
+    predictor = open_predictor(config, keep_features=config.label_next is not None)
+    from imagenet_ddp.use.candidates import Candidates
     from imagenet_ddp.use.predictor import read_in_order
 
-    top_k = min(config.top_k, len(predictor.classes))
+    top_k = min(config.top_k if config.label_next is None else 2, len(predictor.classes))
     batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
-    num_unreadable, rest = 0, iter(paths)
+    num_unreadable, num_unknown, rest = 0, 0, iter(paths)
     disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
-        write = _writer(config, top_k, predictor, stack)
+        output = _open_output(config, stack)
+        candidates = Candidates(predictor) if config.label_next is not None else None
+        write = candidates.add if candidates is not None else _writer(output, predictor, top_k)
         progress = Progress("predict", len(paths), "images") if config.out else None
         if progress is not None:
             stack.enter_context(closing(progress))
         for images in batches:
             results = predictor.predict(images, top_k)
-            for (top, error), path in zip(results, rest, strict=False):
-                num_unreadable += bool(error)
-                write(path, top, error)
+            for result, path in zip(results, rest, strict=False):
+                num_unreadable += bool(result.reason)
+                num_unknown += result.is_known is False
+                write(path, result)
             if progress is not None:
                 progress.add(len(images))
-    return len(paths), num_unreadable
+        if candidates is not None and config.label_next is not None:
+            _write_chosen(candidates, config.label_next, output)
+    return len(paths), num_unreadable, None if predictor.threshold is None else num_unknown
 
 
-def _writer(config: PredictConfig, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
-    """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
-    out, kind, is_file = Path(config.out or ""), format_of(config.format, config.out), False
+@dataclass(frozen=True)
+class Output:
+    """Where the results are written. write_row: None for jsonl. is_text: numbers are written as text. path: of the
+    file; None for a stream such as standard output."""
+
+    write_row: WriteRow | None
+    stream: IO[str]
+    is_text: bool
+    path: Path | None
+
+    def number(self, value: float) -> Any:
+        return f"{value:.6f}" if self.is_text else round(value, 6)
+
+
+def _open_output(config: PredictConfig, stack: ExitStack) -> Output:
+    """Open out=, or standard output. The stack closes the file."""
+    out, kind, path = Path(config.out or ""), format_of(config.format, config.out), None
     if config.out and not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
         out.parent.mkdir(parents=True, exist_ok=True)
-        out, is_file = stack.enter_context(atomic_path(out)), True
+        out, path = stack.enter_context(atomic_path(out)), out
     if kind == "xlsx":
-        return _table(stack.enter_context(xlsx_rows(out)), predictor, top_k)
+        return Output(stack.enter_context(xlsx_rows(out)), sys.stdout, False, path)
     stream: IO[str] = sys.stdout
     if config.out:
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
     if kind == "jsonl":
-        return _json_lines(stream, predictor)
-    return _table(csv_rows(stream, config.csv_delimiter, has_bom=is_file), predictor, top_k, text=True)
+        return Output(None, stream, False, path)
+    return Output(csv_rows(stream, config.csv_delimiter, has_bom=path is not None), stream, True, path)
 
 
-def _table(write_row: WriteRow, predictor: "Predictor", top_k: int, *, text: bool = False) -> Write:
+def _write_chosen(candidates: "Candidates", count: int, output: Output) -> None:
+    """Write the images to label next, and, beside a file, a sheet with their pictures."""
+    from imagenet_ddp.use.candidates import HEADER
+
+    chosen = candidates.choose(count)
+    rows = [
+        (rank, each.path, each.label, output.number(each.probability), each.why) for rank, each in enumerate(chosen, 1)
+    ]
+    if output.write_row is None:
+        for row in rows:
+            _write_json(output.stream, dict(zip(HEADER, row, strict=True)))
+    else:
+        for row in (HEADER, *rows):
+            output.write_row(row)
+    if output.path is None:
+        print("Hint: set out=FILE.csv for a sheet with the pictures, too.", file=sys.stderr)
+    else:
+        sheet = output.path.with_name(f"{output.path.stem}_sheet.png")
+        if candidates.write_sheet(sheet, chosen):
+            print(f"Pictures of the images to label next: {printable(str(sheet))}", file=sys.stderr)
+
+
+def _writer(output: Output, predictor: "Predictor", top_k: int) -> Write:
+    """Return the function that writes each prediction."""
+    if output.write_row is None:
+        return _json_lines(output.stream, predictor)
+    return _table(output, output.write_row, predictor, top_k)
+
+
+def _table(output: Output, write_row: WriteRow, predictor: "Predictor", top_k: int) -> Write:
     """Write the header path, class_1, probability_1, ..., error, and return the function that writes the rows. Classes
-    are written as labels. text: write probabilities with six digits."""
+    are written as labels."""
     columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
-    write_row(["path", *columns, "error"])
+    has_known = predictor.threshold is not None
+    write_row(["path", *columns, *["known", "familiarity"] * has_known, "error"])
 
-    def write(path: str, top: list[tuple[int, float]], error: str) -> None:
-        shares = [f"{share:.6f}" if text else round(share, 6) for _, share in top]
-        cells = [
-            cell for (index, _), share in zip(top, shares, strict=True) for cell in (predictor.labels[index], share)
-        ]
-        write_row([path, *cells, *[""] * (2 * top_k - len(cells)), error])
+    def write(path: str, result: "Result") -> None:
+        cells = [cell for index, share in result.top for cell in (predictor.labels[index], output.number(share))]
+        cells += [""] * (2 * top_k - len(cells))
+        if result.familiarity is not None:
+            cells += ["yes" if result.is_known else "no", output.number(result.familiarity)]
+        elif has_known:
+            cells += ["", ""]
+        write_row([path, *cells, result.reason])
 
     return write
 
 
 def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
-    """Return a function that writes one JSON object per line: path, classes (class, label, probability), and error,
-    which is null if the image was read."""
-    is_terminal = stream.isatty()
+    """Return a function that writes one JSON object per line: path, classes (class, label, probability), known and
+    familiarity if there is a reference, and error, which is null if the image was read."""
+    has_known = predictor.threshold is not None
 
-    def write(path: str, top: list[tuple[int, float]], error: str) -> None:
+    def write(path: str, result: "Result") -> None:
         rows = [
             {"class": predictor.classes[index], "label": predictor.labels[index], "probability": round(share, 6)}
-            for index, share in top
+            for index, share in result.top
         ]
-        line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
-        stream.write((printable(line) if is_terminal else line) + "\n")
+        score = result.familiarity
+        found = {"known": result.is_known, "familiarity": None if score is None else round(score, 6)}
+        entry = {"path": path, "classes": rows, **(found if has_known else {}), "error": result.reason or None}
+        _write_json(stream, entry)
 
     return write
+
+
+def _write_json(stream: IO[str], entry: Mapping[str, Any]) -> None:
+    """Write one line of JSON."""
+    line = json.dumps(entry, ensure_ascii=False)
+    stream.write((printable(line) if stream.isatty() else line) + "\n")
 
 
 if __name__ == "__main__":

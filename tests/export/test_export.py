@@ -123,7 +123,7 @@ def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photo
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = reference.predict([reference.read(row["path"]) for row in rows], 3)
     assert rows
-    for row, (top, _) in zip(rows, wanted, strict=True):
+    for row, (top, *_) in zip(rows, wanted, strict=True):
         assert [each["class"] for each in row["classes"]] == [reference.classes[index] for index, _ in top]
         assert [each["probability"] for each in row["classes"]] == pytest.approx([p for _, p in top], abs=2e-3)
 

@@ -6,7 +6,7 @@ import torch
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.transforms import IMAGENET_MEAN
-from imagenet_ddp.use.predictor import Predictor, eval_transform
+from imagenet_ddp.use.predictor import Outputs, Predictor, Result, eval_transform
 
 
 def test_typed_keys_change_the_validation_transform() -> None:
@@ -22,7 +22,7 @@ def test_typed_keys_change_the_validation_transform() -> None:
 
 def test_an_output_that_is_not_finite_is_no_class() -> None:
     outputs = torch.tensor([[0.1, 0.9], [float("nan")] * 2])
-    predictor = Predictor(["a", "b"], ["a", "b"], None, lambda images: outputs, torch.device("cpu"))  # type: ignore[arg-type]
+    predictor = Predictor(["a", "b"], ["a", "b"], None, lambda images: Outputs(outputs), torch.device("cpu"))  # type: ignore[arg-type]
     first, second = predictor.predict([torch.zeros(3, 8, 8)] * 2, 1)
-    assert first == ([(1, pytest.approx(0.9))], "")
-    assert second == ([], "the output of the net is NaN or inf")
+    assert first == Result([(1, pytest.approx(0.9))])
+    assert second == Result([], "the output of the net is NaN or inf")

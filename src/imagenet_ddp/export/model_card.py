@@ -52,7 +52,9 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
         keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["percent"] = percent
-    code = environment.from_string(kind.card_code).render(file=file, key=KEY, net=net)
+    code = environment.from_string(kind.card_code).render(
+        file=file, key=KEY, net=net, has_familiarity=metadata["familiarity_threshold"] is not None
+    )
     card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(kind, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
         title=title, model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data, file=file,

@@ -29,11 +29,19 @@ from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.models.head import head_names
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
 from imagenet_ddp.training.held_out import choose
-from imagenet_ddp.use.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
+from imagenet_ddp.use.predictor import (
+    Predictor,
+    eval_transform,
+    find_reference,
+    load_net,
+    make_predictor,
+    open_exported,
+)
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16
@@ -51,8 +59,15 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     transform = eval_transform(config)
     metadata = _metadata(config, trained, transform)
     net = load_net(config, trained)
-    graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
-    reference = make_predictor(config, trained, net, torch.device("cpu"))
+    known = None
+    if kind.has_graph:
+        known, reason = find_reference(config, trained, net, checkpoint_path(config))
+        if reason:
+            yield f"Without the output familiarity, which tells images like none of the training images: {reason}."
+    metadata["familiarity_threshold"] = None if known is None else known.threshold
+    head = head_names(net, len(trained.classes))[0] if known is not None else ""
+    graph = Classifier(net, transform, metadata["preprocessing"] or "outside", known, head).eval()
+    reference = make_predictor(config, trained, net, torch.device("cpu"), known)
     path.parent.mkdir(parents=True, exist_ok=True)
     # keeps the suffix, by which readers recognise the format
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
@@ -66,6 +81,12 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
             raise RunError(
                 f"the probabilities of {path.name} must be within {most:g} of the checkpoint's, "
                 f"but differ by {comparison.max_difference:.1e}. "
+                "Hint: set max_difference=0.1, or choose another format."
+            )
+        if (comparison.max_familiarity_difference or 0.0) > most:
+            raise RunError(
+                f"the familiarity of {path.name} must be within {most:g} of the checkpoint's, "
+                f"but differs by {comparison.max_familiarity_difference:.1e}. "
                 "Hint: set max_difference=0.1, or choose another format."
             )
         metadata["comparison"] = asdict(comparison)
@@ -135,12 +156,15 @@ class Comparison:
     max_difference: float  # of a probability
     num_same_top1: int
     top1: tuple[float, ...] | None  # fractions, of the checkpoint and of the file; None: the classes are unknown
+    max_familiarity_difference: float | None = None  # None: it is not computed
 
     def sentence(self, name: str, location: str) -> str:
         top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
+        difference = self.max_familiarity_difference
+        familiarity = "" if difference is None else f"; the familiarity differs by at most {difference:.1e}"
         return (
             f"{name} and the checkpoint on {self.num_images} {self.images}{where(location)}: probabilities differ by "
-            f"at most {self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}."
+            f"at most {self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}{familiarity}."
         )
 
 
@@ -149,6 +173,7 @@ def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Compari
     ConfigError if none can be read."""
     positions: list[int] = []
     parts: list[Tensor] = []
+    familiarities: list[Tensor] = []
     for start in range(0, samples.num_images, _CHUNK):
         pictures: dict[int, Tensor] = {}
         for position in range(start, min(start + _CHUNK, samples.num_images)):
@@ -157,19 +182,26 @@ def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Compari
         if pictures:
             positions += pictures
             both = [
-                each.probabilities([each.read.prepare(image) for image in pictures.values()])
-                for each in (checkpoint, file)
+                each.compute([each.read.prepare(image) for image in pictures.values()]) for each in (checkpoint, file)
             ]
-            parts.append(torch.stack(both))
+            parts.append(torch.stack([outputs.probabilities for outputs in both]))
+            scores = [outputs.familiarity for outputs in both if outputs.familiarity is not None]
+            familiarities += [torch.stack(scores)] if len(scores) == 2 else []
     if not parts:
         raise ConfigError(f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER.")
     found = torch.cat(parts, dim=1)  # (2, images, classes)
-    difference = (found[1] - found[0]).abs().nan_to_num(torch.inf).max().item()
+    difference = _largest_difference(found)
+    of_familiarity = _largest_difference(torch.cat(familiarities, dim=1)) if familiarities else None
     tops = found.argmax(dim=2).numpy()
     top1 = None
     if samples.targets is not None:
         top1 = tuple((tops == samples.targets[positions]).mean(axis=1).tolist())
-    return Comparison(samples.what, len(positions), difference, int((tops[1] == tops[0]).sum()), top1)
+    num_same = int((tops[1] == tops[0]).sum())
+    return Comparison(samples.what, len(positions), difference, num_same, top1, of_familiarity)
+
+
+def _largest_difference(pair: Tensor) -> float:
+    return (pair[1] - pair[0]).abs().nan_to_num(torch.inf).max().item()
 
 
 def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: bool) -> tuple[Samples, str]:

@@ -8,7 +8,7 @@ that the format needs, themselves.
 import io
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 KEY = "imagenet_ddp"  # of the metadata of this project in a file
 CARD = "README.md"
-Function = Callable[["Tensor"], "Tensor"]  # (B, 3, H, W) -> (B, num_classes)
+# (B, 3, H, W) -> [(B, num_classes)], followed by the familiarity, (B,), if the file has it
+Function = Callable[["Tensor"], "Sequence[Tensor]"]
 
 
 class Format(ABC):
@@ -90,10 +91,11 @@ output = session.run(None, {"images": batch})[0][0]
         import torch
 
         output = "logits" if graph.preprocessing == "outside" else "probabilities"
+        outputs = [output] if graph.head is None else [output, "familiarity"]
         exported = graph.export(batch_size)
         try:
             program: Any = torch.onnx.export(
-                exported, dynamo=True, verbose=False, input_names=["images"], output_names=[output]
+                exported, dynamo=True, verbose=False, input_names=["images"], output_names=outputs
             )
         except Exception as error:  # the type depends on the operators of the net
             raise RunError(
@@ -122,7 +124,11 @@ output = session.run(None, {"images": batch})[0][0]
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         text = session.get_modelmeta().custom_metadata_map.get(KEY)
-        return (lambda batch: torch.from_numpy(session.run(None, {name: batch.numpy()})[0]), text) if text else None
+
+        def run(batch: "Tensor") -> "list[Tensor]":
+            return [torch.from_numpy(output) for output in session.run(None, {name: batch.numpy()})]
+
+        return (run, text) if text else None
 
 
 class OnnxFp16(Onnx):
@@ -153,7 +159,7 @@ class TorchExport(Format):
 extra = {"{{ key }}": ""}
 program = torch.export.load("{{ file }}", extra_files=extra)
 metadata = json.loads(extra["{{ key }}"])
-output = program.module()(torch.tensor(batch))[0].detach().numpy()
+output = program.module()(torch.tensor(batch)){{ "[0]" if has_familiarity }}[0].detach().numpy()
 """
 
     def build(self, graph: "Classifier", batch_size: int | None) -> "ExportedProgram":
@@ -171,7 +177,13 @@ output = program.module()(torch.tensor(batch))[0].detach().numpy()
 
         extra = {KEY: ""}
         program = torch.export.load(path, extra_files=extra)
-        return (program.module(), extra[KEY]) if extra[KEY] else None
+        module: Any = program.module()
+
+        def run(batch: "Tensor") -> "Sequence[Tensor]":
+            found = module(batch)
+            return found if isinstance(found, tuple) else (found,)
+
+        return (run, extra[KEY]) if extra[KEY] else None
 
 
 class Safetensors(Format):
@@ -251,6 +263,9 @@ def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
         found.append(Mistake(what, ("checkpoint",), hint=hint))
     elif kind is not None:
         found += missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
+    if kind is not None and config.get("label_next") is not None:
+        what = f"label_next needs a checkpoint, which gives features, got {config['checkpoint']}"
+        found.append(Mistake(what, ("label_next", "checkpoint"), (without("label_next"),)))
     return found + (_check_predictions(config) if config.get("out") is not None else [])
 
 

@@ -1,12 +1,14 @@
 """Combine the net and the operations around it into one graph: resize, crop, normalisation, mean over orientations,
 softmax."""
 
+import copy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from imagenet_ddp.curation.unknown import Reference, familiarity
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.layers import oriented
@@ -16,28 +18,48 @@ from imagenet_ddp.system.text import first_line
 class Classifier(nn.Module):
     """The net with the operations around it. With preprocessing "inside", it maps uint8 (B, 3, H, W) of any size to
     probabilities (B, num_classes). With "normalise", it does the same for images of image_size pixels. With "outside",
-    it maps normalised float32 (B, 3, image_size, image_size) to logits (B, num_classes)."""
+    it maps normalised float32 (B, 3, image_size, image_size) to logits (B, num_classes). With a reference, the second
+    output is the familiarity of each image, float32 (B,). head: name of the last layer, for a reference."""
 
-    def __init__(self, net: nn.Module, transform: EvalTransform, preprocessing: str):
+    def __init__(
+        self,
+        net: nn.Module,
+        transform: EvalTransform,
+        preprocessing: str,
+        reference: Reference | None = None,
+        head: str = "",
+    ):
         super().__init__()
         # contiguous, because torch.export.save warns about weights in another memory format
         self.net = net.to(memory_format=torch.contiguous_format)
         self.transform, self.preprocessing = transform, preprocessing
+        self.head: nn.Module | None = None
+        if reference is not None:
+            self.net = copy.deepcopy(self.net)  # without its last layer
+            self.head = self.net.get_submodule(head)
+            self.net.set_submodule(head, nn.Identity())
+            self.register_buffer("weight", torch.from_numpy(reference.weight), persistent=False)
+            self.register_buffer("bias", torch.from_numpy(reference.bias), persistent=False)
         std, mean = torch.tensor(transform.std), torch.tensor(transform.mean)
         self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         if self.preprocessing == "inside":
             images = _resize_and_crop(images, self.transform)
         if self.preprocessing != "outside":
             images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
         views = oriented(images, self.transform.views)
-        if len(views) > 1:  # in one batch, so that the graph holds each layer once
-            logits = self.net(torch.cat(views)).unflatten(0, (len(views), -1)).mean(0)
-        else:
-            logits = self.net(images)
-        return logits if self.preprocessing == "outside" else logits.softmax(dim=1)
+        found = self.net(torch.cat(views) if len(views) > 1 else images)  # one batch: the graph holds each layer once
+        logits = found if self.head is None else self.head(found)
+        if len(views) > 1:
+            logits = logits.unflatten(0, (len(views), -1)).mean(0)
+        output = logits if self.preprocessing == "outside" else logits.softmax(dim=1)
+        if self.head is None:
+            return output
+        # of the first view, the image as it is; not a slice by len(images), which would fix the size of a batch
+        features = found.unflatten(0, (len(views), -1))[0] if len(views) > 1 else found
+        return output, familiarity(features, self.get_buffer("weight"), self.get_buffer("bias"))
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
         """Trace the graph. batch_size: None for any size. Raises RunError if the net cannot be traced."""

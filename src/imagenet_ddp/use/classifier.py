@@ -23,11 +23,17 @@ BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes of one image, most probable first. reason: why the image could not be read; "" if it could."""
+    """The classes of one image, most probable first. reason: why the image could not be read; "" if it could.
+
+    known: whether the image is like the training images; None if the run has no known.npz, which the command
+    features writes. familiarity: 1 is that of a typical image of the classes.
+    """
 
     top: list[tuple[str, float]]  # (class, probability from 0 to 1)
     path: str = ""
     reason: str = ""
+    known: bool | None = None
+    familiarity: float | None = None
 
     @property
     def label(self) -> str | None:
@@ -63,11 +69,13 @@ class Classifier:
         found = [result for batch in batches for result in self.predictor.predict(batch, top_k)]
         return [
             Prediction(
-                [(self.predictor.labels[index], share) for index, share in top],
+                [(self.predictor.labels[index], share) for index, share in result.top],
                 image if isinstance(image, str) else "",
-                reason,
+                result.reason,
+                result.is_known,
+                result.familiarity,
             )
-            for image, (top, reason) in zip(given, found, strict=True)
+            for image, result in zip(given, found, strict=True)
         ]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 
 from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.config.schema.commands import FeaturesConfig
+from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.features import FILE, Features, read_features, write_features, write_parquet
 from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Picture, Reading
@@ -26,6 +27,7 @@ from imagenet_ddp.launch.trained_model import find_other
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.models.head import head_names, require_features
 from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.strategies.process_group import destroy_process_group
@@ -55,7 +57,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
         log.say(load_weights_into(module.net, weights, heads, classes)[0])
         require_features(module.net, config.model.name, heads, config.data.image_size, "features need")
         precision = plan.precision.value
-        digest = digest_of(module.net, heads, data.eval_transform, Reading.of(config.data), precision)
+        reading = Reading.of(config.data)
+        digest = digest_of(module.net, heads, data.eval_transform, reading, precision)
         stamps = np.concatenate([stamps_of(images, data.source.digest) for images in splits])
         known = _known(job.run_dir, digest) if is_first else {}
         todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
@@ -83,6 +86,9 @@ def run(job: Job, plan: Plan, world: World) -> int:
             shutil.rmtree(job.run_dir / PARTS, ignore_errors=True)
             rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
+            if job.checkpoint is not None and is_own(job.checkpoint):
+                of_net = unknown.net_digest(module.net, heads, data.eval_transform, reading)
+                log.say(_write_reference(job.checkpoint, features, of_net))
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
                 write = write_parquet if config.out.endswith(".parquet") else write_features
@@ -92,6 +98,17 @@ def run(job: Job, plan: Plan, world: World) -> int:
         log.close()
     destroy_process_group()
     return number
+
+
+def _write_reference(checkpoint: Path, features: Features, digest: str) -> str:
+    """Write what tells images that are like the training images from others into the run folder. Return a sentence."""
+    try:
+        reference = unknown.reference_of(features, digest)
+    except ConfigError as error:
+        return f"No {unknown.FILE} is written: {error}"
+    path = unknown.file_of(checkpoint)
+    unknown.write(path, reference)
+    return f"Written to {path}, by which predict tells unknown images."
 
 
 def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:

@@ -1,10 +1,13 @@
 """Open a checkpoint or an exported file to predict with it. Imports torch only then."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.exported.formats import graph_format
 from imagenet_ddp.launch.stored_config import checkpoint_path
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
 
@@ -12,12 +15,13 @@ if TYPE_CHECKING:
     from imagenet_ddp.use.predictor import Predictor
 
 
-def open_predictor(config: TrainedConfig) -> "Predictor":
-    """Open a checkpoint or an exported file. config: result of resolved_config. Raises ConfigError for any other
+def open_predictor(config: TrainedConfig, *, keep_features: bool = False) -> "Predictor":
+    """Open a checkpoint or an exported file. config: result of resolved_config. keep_features: of a checkpoint, return
+    the features of images, too. Raises ConfigError for any other
     file."""
     with import_torch():
         from imagenet_ddp.launch.trained_model import load
-        from imagenet_ddp.use.predictor import load_net, make_predictor, open_exported
+        from imagenet_ddp.use.predictor import find_reference, load_net, make_predictor, open_exported
 
     path = checkpoint_path(config)
     if path is not None and graph_format(path):
@@ -25,4 +29,12 @@ def open_predictor(config: TrainedConfig) -> "Predictor":
     trained = load(config, path)
     for note in trained.notes:
         print_message(note)
-    return make_predictor(config, trained, load_net(config, trained))
+    net = load_net(config, trained)
+    reference, reason = find_reference(config, trained, net, path)
+    if reason:
+        run = CheckpointStore.run_dir_of(Path(trained.origin)) or trained.origin
+        print_message(
+            f"Images that are like none of the training images are not recognised: {reason}. "
+            f"Hint: run `{shell_line('features', [quoted(f'checkpoint={run}')])}`."
+        )
+    return make_predictor(config, trained, net, reference=reference, keep_features=keep_features)

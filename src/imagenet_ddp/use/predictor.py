@@ -8,11 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from imagenet_ddp.curation.unknown import Reference, familiarity, find, net_digest
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.image_files import read_file
@@ -26,6 +27,7 @@ from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.head import compute_features, head_names
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.result_files import NOT_FINITE
@@ -53,41 +55,74 @@ class FileReader:
             return UnreadableImage(path, error.strerror or str(error))
 
 
+class Outputs(NamedTuple):
+    """What a net gives for a batch, on the CPU."""
+
+    probabilities: Tensor  # float32 (B, num_classes)
+    familiarity: Tensor | None = None  # float32 (B,), see curation/unknown.py; None without a reference
+    features: Tensor | None = None  # float32 (B, D), the input of the last layer; None unless they are kept
+
+
+class Result(NamedTuple):
+    """The prediction for one image. reason: why there is none, or ""."""
+
+    top: list[tuple[int, float]]  # (class index, probability) of the most probable classes
+    reason: str = ""
+    familiarity: float | None = None
+    is_known: bool | None = None  # None: the predictor has no reference
+    features: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A network with its validation transform.
 
-    read: maps a path to an image, uint8 (3, H, W); thread-safe. probabilities: maps a list of such images to float32
-    (B, num_classes) on the CPU. explain: maps (images of one size, class indices) to float (B, H, W) in 0..1, which
-    shows where each class was found; None for an exported file, which has no gradients. title: what the net is called.
+    read: maps a path to an image, uint8 (3, H, W); thread-safe. compute: maps a list of such images to the outputs of
+    the net. threshold: familiarity from which an image is known; None if it is not computed. explain: maps (images of
+    one size, class indices) to float (B, H, W) in 0..1, which shows where each class was found; None for an exported
+    file, which has no gradients. title: what the net is called.
     """
 
     classes: list[str]
     labels: list[str]  # names for display, in the order of classes
     read: FileReader
-    probabilities: Callable[[list[Tensor]], Tensor]
+    compute: Callable[[list[Tensor]], Outputs]
     device: torch.device
     explain: Callable[[list[Tensor], list[int]], Tensor] | None = None
     title: str = ""
     reads_whole: bool = False  # whether images are read in their original size, which needs much memory
+    threshold: float | None = None
 
-    def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
-        """Return for each image ([(class index, probability), ...] of the top_k classes, ""), or ([], reason) if the
-        image could not be read, or its probabilities are not finite."""
+    def probabilities(self, images: list[Tensor]) -> Tensor:
+        """Return float32 (B, num_classes) on the CPU."""
+        return self.compute(images).probabilities
+
+    def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[Result]:
+        """Return a result with the top_k classes for each image. An image that could not be read, or whose
+        probabilities are not finite, has a reason in place of classes."""
         readable = [image for image in images if isinstance(image, Tensor)]
-        rows = iter(self._top(readable, top_k) if readable else [])
-        results: list[tuple[list[tuple[int, float]], str]] = [
-            ([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images
-        ]
+        rows = iter(self._results(readable, top_k) if readable else [])
+        return [Result([], image.reason) if isinstance(image, UnreadableImage) else next(rows) for image in images]
+
+    def _results(self, images: list[Tensor], top_k: int) -> list[Result]:
+        outputs = self.compute(images)
+        top: Any = outputs.probabilities.topk(top_k)  # Any, because torch does not declare what tolist() returns
+        nothing: Any = [None] * len(images)
+        scores, features = (
+            nothing if each is None else each.unbind() for each in (outputs.familiarity, outputs.features)
+        )
+        rows = zip(top.indices.tolist(), top.values.tolist(), scores, features, strict=True)
         return [
-            (top, reason) if all(math.isfinite(share) for _, share in top) else ([], NOT_FINITE)
-            for top, reason in results
+            self._result(list(zip(classes, shares, strict=True)), score, vector)
+            if all(map(math.isfinite, shares))
+            else Result([], NOT_FINITE)
+            for classes, shares, score, vector in rows
         ]
 
-    def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
-        top: Any = self.probabilities(images).topk(top_k)  # Any, because torch does not declare what tolist() returns
-        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        return [list(zip(*pair, strict=True)) for pair in pairs]
+    def _result(self, top: list[tuple[int, float]], score: Tensor | None, features: Tensor | None) -> Result:
+        value = None if score is None else float(score)
+        is_known = None if value is None or self.threshold is None else value >= self.threshold
+        return Result(top, "", value, is_known, features)
 
 
 def read_in_order(
@@ -120,12 +155,38 @@ def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
     return net.eval()
 
 
+def has_features(net: torch.nn.Module, heads: Sequence[str]) -> bool:
+    """Return whether a net ends in one linear layer. heads: names of the layers that compute the logits."""
+    return len(heads) == 1 and isinstance(net.get_submodule(heads[0]), torch.nn.Linear)
+
+
+def find_reference(
+    config: Config, trained: TrainedModel, net: torch.nn.Module, path: Path | None
+) -> tuple[Reference | None, str]:
+    """Return (the reference of a checkpoint's run, ""), or (None, why there are none). The reason is "" for
+    weights of another program, and for a net whose last layer is not a linear one, neither of which can have any.
+
+    net: result of load_net. path: the file of checkpoint=, or None.
+    """
+    heads = head_names(net, len(trained.classes))
+    if path is None or not trained.contents or not has_features(net, heads):
+        return None, ""
+    return find(path, lambda: net_digest(net, heads, eval_transform(config), Reading.of(config.data)))
+
+
 def make_predictor(
-    config: Config, trained: TrainedModel, net: torch.nn.Module, device: torch.device | None = None
+    config: Config,
+    trained: TrainedModel,
+    net: torch.nn.Module,
+    device: torch.device | None = None,
+    reference: Reference | None = None,
+    *,
+    keep_features: bool = False,
 ) -> Predictor:
     """Make the predictor of a trained net, and set up this process as for an evaluation. net: result of load_net.
     device: None means the device and the precision of an evaluation. On a given device the predictor computes in fp32,
-    for comparisons."""
+    for comparisons. reference: for the familiarity of images. keep_features: return features, too. Raises
+    ConfigError if the net has none."""
     transform = eval_transform(config)
     precision = "32-true"
     if device is None:
@@ -137,16 +198,38 @@ def make_predictor(
     kind = HALF.get(precision.partition("-")[0])
     autocast = torch.autocast(device.type, kind) if kind is not None else nullcontext()
 
+    heads, functions = head_names(net, len(trained.classes)), list[Tensor]()
+    if reference is not None:
+        functions = [torch.as_tensor(each, device=device) for each in (reference.weight, reference.bias)]
+
+    if keep_features and not has_features(net, heads):
+        raise ConfigError(
+            f"label_next needs a net that ends in one linear layer, but {config.model.name} does not. "
+            "Hint: leave label_next out."
+        )
+
     def normalised(images: list[Tensor]) -> Tensor:
         """Return images, each uint8 (3, image_size, image_size), as a normalised batch on the device."""
         pixels = torch.stack(images).to(device)
         return normalise(pixels, transform.mean, transform.std, config.model.channels_last)
 
     @torch.inference_mode()
-    def probabilities(images: list[Tensor]) -> Tensor:
+    def compute(images: list[Tensor]) -> Outputs:
+        found: list[Tensor] = []
+
+        def run(pixels: Tensor) -> Tensor:
+            if reference is None and not keep_features:
+                return net(pixels)
+            features, logits = compute_features(net, heads[0], pixels)
+            found.append(features)
+            return logits
+
         with autocast:
-            logits = average_views(net, normalised(images), transform.views)
-        return task.probabilities(logits.float()).cpu()
+            logits = average_views(run, normalised(images), transform.views)
+        features = found[0].float() if found else None  # of the first view, which is the image as it is
+        scores = familiarity(features, *functions).cpu() if functions and features is not None else None
+        kept = features.cpu() if keep_features and features is not None else None
+        return Outputs(task.probabilities(logits.float()).cpu(), scores, kept)
 
     def explain(images: list[Tensor], classes: list[int]) -> Tensor:
         indices = torch.tensor(classes, device=device)
@@ -155,7 +238,10 @@ def make_predictor(
     reading = Reading.of(config.data)
     reader = FileReader(reading, transform)
     title = model_title(config.model, trained.contents["config"]["data"]) if trained.contents else trained.origin
-    return Predictor(trained.classes, trained.labels, reader, probabilities, device, explain, title=title)
+    threshold = None if reference is None else reference.threshold
+    return Predictor(
+        trained.classes, trained.labels, reader, compute, device, explain, title=title, threshold=threshold
+    )
 
 
 def open_exported(path: Path, decoder: str) -> Predictor:
@@ -180,6 +266,8 @@ def open_exported(path: Path, decoder: str) -> Predictor:
             raise TypeError("classes and labels must be names")
         if size is not None and (type(size) is not int or size < 1):
             raise TypeError("batch_size must be an integer > 0 or null")
+        if not isinstance(metadata.get("familiarity_threshold", 0.0), float | None):
+            raise TypeError("familiarity_threshold must be a number or null")
         predictor = _predictor(function, metadata, decoder, path.name)
         predictor.read.prepare(torch.zeros(3, 8, 8, dtype=torch.uint8))
     except (AttributeError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
@@ -191,18 +279,22 @@ def open_exported(path: Path, decoder: str) -> Predictor:
 def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:
     transform = EvalTransform.of_stored(metadata["eval_transform"])
     size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
+    threshold = metadata.get("familiarity_threshold")
 
     @torch.inference_mode()
     def run(batch: Tensor) -> Tensor:
-        """Return the probabilities of a batch, uint8 (B, 3, H, W)."""
-        if preprocessing != "outside":
-            return function(batch)
-        return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)
+        """Return the probabilities of a batch, uint8 (B, 3, H, W), and in a further column the familiarity, if the file
+        has it: (B, num_classes) or (B, num_classes + 1)."""
+        is_outside = preprocessing == "outside"
+        given = normalise(batch, transform.mean, transform.std, channels_last=False) if is_outside else batch
+        found, *more = function(given)
+        return torch.cat([found.softmax(dim=1) if is_outside else found, *(each[:, None] for each in more)], dim=1)
 
-    def probabilities(images: list[Tensor]) -> Tensor:
-        """Return the probabilities of images. Images of the same shape form a batch. If the file has a fixed batch
-        size, the last batch is padded."""
-        rows = torch.empty(len(images), len(metadata["classes"]))
+    def compute(images: list[Tensor]) -> Outputs:
+        """Return the outputs for images. Images of the same shape form a batch. If the file has a fixed batch size, the
+        last batch is padded."""
+        num_classes = len(metadata["classes"])
+        rows = torch.empty(len(images), num_classes + (threshold is not None))
         shapes: dict[tuple[int, ...], list[int]] = {}
         for position, image in enumerate(images):
             shapes.setdefault(tuple(image.shape), []).append(position)
@@ -211,12 +303,13 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title
             for part in (positions[start : start + step] for start in range(0, len(positions), step)):
                 padded = part + part[:1] * (step - len(part) if size else 0)
                 rows[part] = run(torch.stack([images[position] for position in padded]))[: len(part)].float()
-        return rows
+        return Outputs(rows[:, :num_classes], None if threshold is None else rows[:, num_classes])
 
     reading = Reading(decoder, metadata["exif_orientation"], metadata.get("white_level"))
     is_inside = preprocessing == "inside"
     reader = FileReader(reading, whole if is_inside else transform)
     cpu = torch.device("cpu")
     return Predictor(
-        metadata["classes"], metadata["labels"], reader, probabilities, cpu, title=title, reads_whole=is_inside
-    )
+        metadata["classes"], metadata["labels"], reader, compute, cpu, title=title, reads_whole=is_inside,
+        threshold=threshold,
+    )  # fmt: skip

@@ -146,6 +146,12 @@ class PredictConfig(TrainedConfig):
         "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv.",
     ] = "auto"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
+    label_next: Annotated[
+        int | None,
+        integer(1),
+        Example("50"),
+        "Write only this many images, those to label next: uncertain, and unlike each other; null: all images.",
+    ] = None
 
 
 @dataclass

@@ -1,0 +1,128 @@
+"""known.npz beside a checkpoint: the columns of predict, `load` and the exported file; the images to label next."""
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run, clean_environ
+from helpers import forked_commands
+from PIL import Image
+
+import imagenet_ddp
+from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.curation.unknown import read, write
+from imagenet_ddp.export.write_and_compare import export
+from imagenet_ddp.launch.stored_config import from_checkpoint
+from imagenet_ddp.use.predictor import open_exported
+
+
+@pytest.fixture(scope="module")
+def known(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with known.npz, which the command features has written."""
+    folder = tmp_path_factory.mktemp("known")
+    (folder / "r/checkpoints").mkdir(parents=True)
+    shutil.copy(trained, folder / "r/checkpoints/best.ckpt")
+    result = forked_commands.run(
+        "imagenet_ddp.features", "checkpoint=r", "data.num_workers=0", folder=folder, environment=clean_environ()
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "by which predict tells unknown images" in result.stdout
+    return folder / "r"
+
+
+def changed(known: Path, folder: Path, threshold: float) -> Path:
+    """Copy the run, with another threshold."""
+    run = Path(shutil.copytree(known, folder / "other"))
+    write(run / "known.npz", replace(read(run / "known.npz"), threshold=threshold))
+    return run
+
+
+def test_predict_says_which_images_are_known(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [f"checkpoint={known}", f"images={tree / 'val'}"]
+    result = run("predict", *options, "top_k=1", code=0)
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert list(rows[0]) == ["path", "class_1", "probability_1", "known", "familiarity", "error"]
+    scores = np.array([float(row["familiarity"]) for row in rows])
+    threshold = read(known / "known.npz").threshold
+    assert [row["known"] == "yes" for row in rows] == (scores >= threshold).tolist()
+    assert "0 unreadable, " in result.stderr and "Hint" not in result.stderr
+
+    ordered = np.sort(scores)
+    gap = int(np.diff(ordered).argmax())
+    middle = float(ordered[gap : gap + 2].mean())
+    other = changed(known, tmp_path, middle)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    model = imagenet_ddp.load(other)
+    found = model.predict([*(row["path"] for row in rows), str(tmp_path / "broken.jpg")])
+    assert [each.known for each in found] == [*(scores >= middle).tolist(), None]
+    assert [each.familiarity for each in found[:-1]] == pytest.approx(scores.tolist(), abs=1e-4)
+    result = run("predict", f"checkpoint={other}", f"images={tree / 'val'}", "format=jsonl", code=0)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["known"] for line in lines] == [each.known for each in found[:-1]]
+    assert f"{sum(not line['known'] for line in lines)} unknown" in result.stderr
+
+
+def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
+    other = changed(known, tmp_path, 0.5)
+    reference = read(other / "known.npz")
+    for what, words in (("missing", "there is no"), ("broken", "but is not"), ("other", "is of other weights")):
+        if what == "missing":
+            (other / "known.npz").unlink()
+        elif what == "broken":
+            (other / "known.npz").write_bytes(b"no zip")
+        else:
+            write(other / "known.npz", replace(reference, digest="0"))
+        result = run("predict", f"checkpoint={other}", f"images={tree / 'val'}", "top_k=1", code=0)
+        assert result.stdout.startswith("path,class_1,probability_1,error\n")
+        said = " ".join(result.stderr.split())
+        assert words in said and "Traceback" not in said
+        assert f"Hint: run `python -m imagenet_ddp.features checkpoint={other}`." in said
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", ["onnx", "torch_export"])
+def test_exported_files_give_the_familiarity(kind: str, known: Path, tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    file, checkpoint = tmp_path / f"m.{'onnx' if kind == 'onnx' else 'pt2'}", known / "checkpoints/best.ckpt"
+    options = [f"checkpoint={checkpoint}", f"format={kind}", f"out={file}", f"images={tree / 'val'}"]
+    config = from_checkpoint(parse.command_line("export", options, {}), checkpoint, {}, ExportConfig)
+    said = " ".join(export(config, is_data_typed=False))
+    assert "the familiarity differs by at most" in said
+    paths = sorted(str(path) for path in (tree / "val").rglob("*.jpg"))
+    predictor = open_exported(file, "auto")
+    found = predictor.predict([predictor.read(path) for path in paths], 1)
+    wanted = imagenet_ddp.load(known).predict(paths)
+    assert [each.is_known for each in found] == [each.known for each in wanted]
+    assert [each.familiarity for each in found] == pytest.approx([each.familiarity for each in wanted], abs=2e-2)
+    assert "familiarity of the image" in (tmp_path / "README.md").read_text()
+
+
+def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tree / "val", tmp_path / "new")
+    first = sorted((tmp_path / "new").rglob("*.jpg"))[0]
+    shutil.copy(first, first.with_name("copy.jpg"))
+    (tmp_path / "new/broken.jpg").write_bytes(b"no image")
+    run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.csv", code=0)
+    rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
+    assert list(rows[0]) == ["rank", "path", "class", "probability", "why"]
+    assert [row["rank"] for row in rows] == ["1", "2"] and all(row["why"] for row in rows)
+    with Image.open(tmp_path / "next_sheet.png") as sheet:
+        assert sheet.width > 2 * 90
+    result = run("predict", f"checkpoint={known}", "images=new", "label_next=100", "format=jsonl", code=0)
+    listed = [json.loads(line)["path"] for line in result.stdout.splitlines()]
+    assert 2 <= len(listed) < 12
+    assert len({f"new/{first.parent.name}/{name}" for name in ("copy.jpg", first.name)} & {*listed}) <= 1
+    assert "set out=FILE.csv" in result.stderr
+
+
+def test_an_exported_file_has_no_features(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").touch()
+    (tmp_path / "a.jpg").touch()
+    result = run("predict", "checkpoint=m.onnx", "images=a.jpg", "label_next=3", code=2)
+    assert "label_next needs a checkpoint" in " ".join(result.stderr.split())
