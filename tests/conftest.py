@@ -216,11 +216,6 @@ def clean_environ(**more: str | None) -> dict[str, str]:
     return {name: value for name, value in environ.items() if more.get(name, value) is not None}
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> None:
-    """Do nothing: torch has one thread in every test (pytest_collection_finish)."""
-
-
 @pytest.fixture(autouse=True)
 def no_processes_left() -> Iterator[None]:
     """Kill the commands that a test started, if it failed before they ended: they would slow down the other tests."""

@@ -85,7 +85,6 @@ def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, 
         assert f"Hint: run `python -m imagenet_ddp.features checkpoint={other}`." in said
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", ["onnx", "torch_export"])
 def test_exported_files_give_the_familiarity(kind: str, known: Path, tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
