@@ -17,7 +17,7 @@ from imagenet_ddp.curation.features import pass_name
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, new_config
 from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, share_job
-from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
+from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.use import worker
@@ -32,11 +32,8 @@ def main() -> int | None:
 def launch(request: parse.Request) -> int | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
-    if checkpoint is None and not request.configs[0].model.weights:
-        raise ConfigError(
-            "features need a trained net, but neither checkpoint nor model.weights is set. Hint: set "
-            "checkpoint=runs/NAME/TIME, model.weights=DEFAULT, or experiment=probe."
-        )
+    if checkpoint is None:
+        require_data(request)
     place, commands = connect(request, find_launcher(request, os.environ))
 
     def decide() -> Job:

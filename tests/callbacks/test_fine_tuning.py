@@ -1,5 +1,6 @@
 """A last layer that starts from logistic regression, in real runs."""
 
+import contextlib
 import csv
 import json
 import math
@@ -15,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from conftest import SMALL, SMALL_ARGS, Run
 
-from imagenet_ddp.callbacks import fine_tuning
-from imagenet_ddp.callbacks.fine_tuning import RegressionHead
+from imagenet_ddp.callbacks import regression_head
+from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
@@ -36,7 +37,7 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
     """An image takes a second, and a quarter in the regression, in batches of 5; 10 are validated. Ten more seconds
     pass in the first batch. What takes that long shows its progress."""
     clock, net = SimpleNamespace(now=0.0), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-    for module in (fine_tuning, console):
+    for module in (regression_head, console):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Loader:
@@ -54,9 +55,10 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
         finish=lambda batch, training: batch,
     )  # fmt: skip
     strategy = SimpleNamespace(broadcast=lambda value: value)
-    trainer = SimpleNamespace(strategy=strategy, is_global_zero=True)
+    precision = SimpleNamespace(forward_context=contextlib.nullcontext)
+    trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True, precision_plugin=precision)
     own: Any = SimpleNamespace(net=net, dtype=torch.float32, device="cpu", trainer=trainer)
-    index, *_ = RegressionHead("1", 0, print, until_s)._compute(own, data)  # pyright: ignore[reportPrivateUsage]
+    index, *_ = RegressionHead("1", 0, print, until_s)._compute(trainer, own, data)  # pyright: ignore[reportPrivateUsage]
     assert len(index) == num_read
     assert f"features: {num_read} of {num_images} images (" in capsys.readouterr().err
 

@@ -1,14 +1,16 @@
 """Estimate the accuracy of a logistic regression on new photographs, from folds of those that are there."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from imagenet_ddp.curation.interval import interval
+from imagenet_ddp.curation.interval import interval, interval_words
 from imagenet_ddp.curation.neighbours import nearest
 from imagenet_ddp.data.sources.base import positions_of_each
 from imagenet_ddp.models.regression import PrincipalAxes
+from imagenet_ddp.system.text import count_noun, percent
 
 NUM_FOLDS = 5
 NEIGHBOURS = 5  # that vote for a class
@@ -122,3 +124,50 @@ def learning_curve(
         found.append(Accuracy(num_right, len(targets)))
     all_but_one = round(len(targets) * (1 - 1 / max(len(np.unique(folds)), 2)))
     return LearningCurve([*numbers, all_but_one], [*found, whole])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What accuracy to expect on new images, from folds: of the regression, and of the nearest neighbours."""
+
+    regression: Accuracy
+    neighbours: Accuracy
+    curve: LearningCurve
+
+    @property
+    def lines(self) -> list[str]:
+        """Return lines for the log."""
+        top1, total = self.regression, count_noun(self.regression.num_images, "image")
+        return [
+            f"Expected accuracy on new images like these: {percent(top1.share)} (95 % interval "
+            f"{interval_words(top1.num_right, top1.num_images)}), from {NUM_FOLDS} folds of {total}; of the nearest "
+            f"neighbours: {percent(self.neighbours.share)}.",
+            self.curve.sentence,
+        ]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Return the content of `expected` in summary.json."""
+        curve = zip(self.curve.num_images, self.curve.accuracies, strict=True)
+        return {
+            "top1": self.regression.share,
+            "top1_interval": [self.regression.low, self.regression.high],
+            "top1_nearest_neighbours": self.neighbours.share,
+            "num_images": self.regression.num_images,
+            "num_folds": NUM_FOLDS,
+            "top1_of_num_images": {str(number): accuracy.share for number, accuracy in curve},
+        }
+
+
+def estimate(
+    vectors: np.ndarray, targets: np.ndarray, num_classes: int, l2: float, seed: int, groups: np.ndarray | None = None
+) -> Estimate:
+    """Estimate the accuracy of a regression of this strength. groups: as for fold_of_each."""
+    folds = fold_of_each(targets, seed=seed, groups=groups)
+
+    def accuracy(predicted: np.ndarray) -> Accuracy:
+        return Accuracy(int((predicted == targets).sum()), len(targets))
+
+    regression = accuracy(out_of_fold(vectors, targets, num_classes, folds, l2).argmax(1))
+    neighbours = accuracy(neighbour_classes(vectors, targets, num_classes, folds))
+    return Estimate(regression, neighbours, learning_curve(vectors, targets, num_classes, folds, regression, l2))

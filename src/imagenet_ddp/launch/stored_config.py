@@ -96,16 +96,23 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
 
     merged = copy.deepcopy(request.configs[0])
-    if request.verb in ("evaluate", "features") and not any(typed_value(request.typed, key) for key in NAMES_DATA):
-        options = options_for(merged.data.root) if merged.data.root else ["data=imagenet", "data.root=FOLDER"]
-        raise ConfigError(
-            "data must be set, because these weights do not say on which images to use them, got none. "
-            f"Hint: set {shlex.join(map(quoted, options))}."
-        )
+    if request.verb in ("evaluate", "features"):
+        require_data(request)
     if not any(typed_value(request.typed, key) for key in (*NAMES_DATA, "data.exif_orientation")):
         merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
     use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
     return _checked(merged, request, environ, cls)
+
+
+def require_data(request: parse.Request) -> None:
+    """Raise ConfigError if no typed option chooses the images, of which weights do not say which they are."""
+    if not any(typed_value(request.typed, key) for key in NAMES_DATA):
+        root = request.configs[0].data.root
+        options = options_for(root) if root else ["data=imagenet", "data.root=FOLDER"]
+        raise ConfigError(
+            "data must be set, because these weights do not say on which images to use them, got none. "
+            f"Hint: set {shlex.join(map(quoted, options))}."
+        )
 
 
 def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:

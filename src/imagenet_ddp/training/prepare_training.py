@@ -7,10 +7,12 @@ from functools import partial
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, RegressionHead, has_statistics
+from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, has_statistics
+from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.curation.features import FILE, FOLDER, pass_name
 from imagenet_ddp.data.transforms import last_train_size
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.plan import Plan
@@ -53,7 +55,13 @@ def prepare_training(
             require_features(module.net, model.name, heads, config.data.image_size)
             minutes = math.inf if config.budget_min is None else config.budget_min
             until_s = begin_s + 60 * MOST_ON_FEATURES * minutes
-            callbacks.append(RegressionHead(heads[0], config.seed, say, until_s))
+            callbacks.append(
+                RegressionHead(
+                    heads[0], config.seed, say, until_s,
+                    stored=FOLDER / pass_name(config) / FILE, precision=plan.precision.value,
+                    estimates=config.trainer.max_epochs == 0,
+                )
+            )  # fmt: skip
     if config.budget_min is not None:
         first_averaged = None if config.averaging.name == "none" else partial(first_averaged_epoch, config.averaging)
         callbacks.append(TimeBudget(config.budget_min, begin_s, say, first_averaged))

@@ -10,6 +10,8 @@ import numpy as np
 from torch import nn
 
 from imagenet_ddp.callbacks.fine_tuning import has_statistics
+from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.figures import TOP1
@@ -49,6 +51,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
     options = plan.config.data
     folder = Path(without_secrets(options.root)).absolute().name if options.root else None
+    head = find_callback(parts.trainer, RegressionHead)
     return {
         "ended_by": ended_by(parts.trainer, parts.train_log.num_epochs),
         "experiment": job.experiment,
@@ -57,6 +60,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         **{name: float(metrics[name]) for name in parts.module.task.val_metrics if name in metrics},
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
+        **({"expected": head.estimate.plain} if head is not None and head.estimate is not None else {}),
         "num_val_images": parts.module.val_counts[0],
         "num_train_images": len(data.train_images),
         "num_unreadable_images": len(data.bad_images.board.all()),

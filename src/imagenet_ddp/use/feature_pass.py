@@ -57,8 +57,7 @@ def run(job: Job, plan: Plan, world: World) -> int:
         log.say(load_weights_into(module.net, weights, heads, classes)[0])
         require_features(module.net, config.model.name, heads, config.data.image_size, "features need")
         precision = plan.precision.value
-        reading = Reading.of(config.data)
-        digest = digest_of(module.net, heads, data.eval_transform, reading, precision)
+        digest = digest_of(module.net, heads, data.eval_transform, Reading.of(data.options), precision)
         stamps = np.concatenate([stamps_of(images, data.source.digest) for images in splits])
         known = _known(job.run_dir, digest) if is_first else {}
         todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
@@ -87,12 +86,14 @@ def run(job: Job, plan: Plan, world: World) -> int:
             rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             if job.checkpoint is not None and is_own(job.checkpoint):
-                of_net = unknown.net_digest(module.net, heads, data.eval_transform, reading)
+                of_net = unknown.net_digest(module.net, heads, data.eval_transform, Reading.of(config.data))
                 log.say(_write_reference(job.checkpoint, features, of_net))
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
-                write = write_parquet if config.out.endswith(".parquet") else write_features
-                write(Path(config.out), features)
+                out, write = Path(config.out), write_parquet if config.out.endswith(".parquet") else write_features
+                with disk_errors_as_run_error(out):
+                    out.parent.mkdir(parents=True, exist_ok=True)
+                    write(out, features)
                 log.say(f"Written to {config.out}")
         log.say(f"Written to {job.run_dir / FILE}")
         log.close()

@@ -1,0 +1,178 @@
+"""Start the last layer from a logistic regression on the features that the loaded weights give."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch as L
+import numpy as np
+import torch
+from torch import Tensor, distributed
+
+from imagenet_ddp.callbacks.train_log import find_log
+from imagenet_ddp.curation.cross_validation import Estimate, estimate
+from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.curation.recognise import digest_of, stamps_of
+from imagenet_ddp.data.decoding.decode import Reading
+from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.head import compute_features, evaluating
+from imagenet_ddp.models.regression import Regression, fit_regression
+from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
+from imagenet_ddp.system.console import Progress
+from imagenet_ddp.system.text import count_noun, duration, percent
+
+MAX_IMAGES = 20_000  # over all ranks, drawn at random if there are more; 2,048 features of each are 160 MB
+FIT = 0.25  # time of the regression, as a share of that of the features
+Columns = tuple[Tensor, Tensor, Tensor]  # index, int64 (N,); features, float32 (N, D); targets, int64 (N,)
+
+
+class RegressionHead(L.Callback):
+    """Before the first step, fit a logistic regression to the features of the training images, without augmentation,
+    and start the last layer with its weights. The net with this layer is validated as epoch 0, so best.ckpt is never
+    worse than the regression. Leave this callback out on resume.
+
+    head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
+    until_s: the time.monotonic() by which this validation should end. Images are read as long as the rate so far leaves
+    time for the regression and the validation. stored: file of a pass over the images, which is used if its net,
+    preprocessing, precision and images are those of the run. estimates: also say what accuracy to expect on new images;
+    `estimate` then has it on rank 0.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        seed: int,
+        say: Callable[[str], None],
+        until_s: float = math.inf,
+        *,
+        stored: Path | None = None,
+        precision: str = "32-true",
+        estimates: bool = False,
+    ):
+        self.head, self._seed, self._say, self._until_s = head, seed, say, until_s
+        self._stored, self._precision, self._estimates = stored, precision, estimates
+        self.estimate: Estimate | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
+        find_log(trainer).start = "regression on frozen features"
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        begin_s = time.monotonic()
+        data: ImageDataModule = cast("Any", trainer).datamodule
+        num_images = min(len(data.train_images), MAX_IMAGES)
+        try:
+            with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
+                columns = self._read_or_compute(trainer, pl_module, data)
+                regression, num_read = self._fit(trainer, pl_module, columns)
+        except SignalExit as left:
+            self._say(str(left))
+            raise
+        head = pl_module.net.get_submodule(self.head)
+        with torch.no_grad():
+            head.weight.copy_(regression.weight)
+            head.bias.copy_(regression.bias)
+        these = "these features" if num_read >= num_images else f"the features of {num_read}, all that the time allows"
+        self._say(
+            f"The last layer starts from logistic regression on {these}, which is right for "
+            f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
+            f"({duration(time.monotonic() - begin_s)})."
+        )
+        for line in self.estimate.lines if self.estimate else ():
+            self._say(line)
+
+    def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
+        """Return the features of the training images on rank 0, in their order, and None on other ranks."""
+        stored = self._read(pl_module, data) if trainer.is_global_zero else None
+        if trainer.strategy.broadcast(stored is not None):
+            self._say(f"The features of the training images are read from {self._stored}.")
+            return stored
+        num_images = count_noun(min(len(data.train_images), MAX_IMAGES), "training image")
+        self._say(f"Computing the features of {num_images} for the last layer.")
+        mine = self._compute(trainer, pl_module, data)
+        ranks: list[Any] | None = [mine]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
+            distributed.gather_object(mine, ranks)
+        if ranks is None:
+            return None
+        index, features, targets = (torch.cat(column) for column in zip(*ranks, strict=True))
+        order = index.argsort()  # the same on any number of ranks
+        return index[order], features[order], targets[order]
+
+    def _read(self, pl_module: Any, data: ImageDataModule) -> Columns | None:
+        """Return what a pass has stored; None if it lacks an image that can be read, or is of another net."""
+        try:
+            found = None if self._stored is None or not self._stored.is_file() else read_features(self._stored)
+        except ConfigError as error:
+            self._say(str(error))
+            return None
+        reading = Reading.of(data.options)
+        if found is None or found.digest != digest_of(
+            pl_module.net, (self.head,), data.eval_transform, reading, self._precision
+        ):
+            return None
+        return of_images(found, data, self._seed)
+
+    def _fit(self, trainer: L.Trainer, pl_module: Any, columns: Columns | None) -> tuple[Regression, int]:
+        """Return (the regression, the number of images that it is fitted to), the same on all ranks."""
+        found = None
+        if columns is not None:  # rank 0
+            _, features, targets = columns
+            classes = pl_module.net.get_submodule(self.head).out_features
+            regression = fit_regression(features.to(pl_module.device), targets, classes, self._seed)
+            found = regression, len(features)
+            if self._estimates:
+                self.estimate = estimate(features.numpy(), targets.numpy(), classes, regression.l2, self._seed)
+        return trainer.strategy.broadcast(found)  # type: ignore[return-value]
+
+    def _compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns:
+        """Return the columns of this rank's share of the images, on the CPU."""
+        columns: list[tuple[Tensor, ...]] = []
+        progress = Progress("features", min(len(data.train_images), MAX_IMAGES), "images")
+        precision: Any = trainer.precision_plugin
+        loader, num_done, num_first, first_s = data.plain_train_dataloader(), 0, 0, 0.0
+        for batch in loader:
+            counted = batch["num_counted"]
+            batch = data.finish(data.transfer_batch_to_device(batch, pl_module.device, 0), training=False)
+            with precision.forward_context():  # as in a validation
+                features = compute_features(pl_module.net, self.head, batch["image"].to(pl_module.dtype))[0]
+            rows = batch["index"], features.float(), batch["target"]
+            columns.append(tuple(each[:counted].cpu() for each in rows))
+            num_done += batch["step_images"]
+            if trainer.is_global_zero:
+                progress.add(batch["step_images"])
+            now_s, num_next = time.monotonic(), batch["step_images"]
+            if not num_first:  # the first batch is slower, so it says nothing about the others
+                num_first, first_s = num_done, now_s
+            # the next batch and all validation images pass through the net, too
+            num_left = num_next + len(data.val_images) + FIT * (num_done + num_next)
+            rest_s = (now_s - first_s) / max(num_done - num_first, 1) * num_left
+            is_over = num_done >= MAX_IMAGES or now_s + rest_s > self._until_s
+            if trainer.strategy.broadcast(is_over):  # at the same step on all ranks
+                break
+        loader.close()
+        if trainer.is_global_zero:
+            progress.close()
+        index, features, targets = (torch.cat(column) for column in zip(*columns, strict=True))
+        return index, features, targets
+
+
+def of_images(found: Features, data: ImageDataModule, seed: int) -> Columns | None:
+    """Return the stored features of the training images, of MAX_IMAGES drawn at random if there are more; None if those
+    of an image that can be read are missing."""
+    images = data.train_images
+    row_of = {stamp: row for row, stamp in enumerate(found.stamps.tolist())}
+    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, data.source.digest).tolist()])
+    unreadable = {path for path, _ in found.unreadable}
+    if any(images.path(index) not in unreadable for index in np.flatnonzero(rows < 0).tolist()):
+        return None
+    index = np.flatnonzero(rows >= 0)
+    if len(index) > MAX_IMAGES:
+        index = np.sort(np.random.default_rng(seed).permutation(index)[:MAX_IMAGES])
+    if not len(index):
+        return None
+    return torch.as_tensor(index), torch.as_tensor(found.vectors[rows[index]]), torch.as_tensor(images.targets[index])

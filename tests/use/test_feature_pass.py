@@ -1,0 +1,115 @@
+"""The pass over photographs: its file, what is reused, several processes, and the probe that starts from it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, SMALL_ARGS, Run, write_images
+
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.head import compute_features
+
+NET = [option for option in SMALL if option.startswith(("data", "model.", "+model.", "trainer.accel", "trainer.prec"))]
+NET += ["cluster.num_threads=1"]
+
+
+def stored(folder: Path) -> Features:
+    (file,) = (folder / "runs/features").glob("*/features.npz")
+    return read_features(file)
+
+
+def test_each_image_has_its_features_once_and_only_new_images_are_computed(
+    run: Run, tmp_path: Path, seven_class_weights: Path
+):
+    data = tmp_path / "data"
+    write_images(data / "train", {"cat": 5, "dog": 4})
+    write_images(data / "val", {"cat": 3, "dog": 2}, seed=1)
+    (data / "train/cat/broken.jpg").write_bytes(b"no image")
+    options = ["features", *NET, f"data.root={data}", f"model.weights={seven_class_weights}"]
+    first = run(*options, "out=copy/f.npz", code=0)
+    assert "those of 0 are known" in first.stdout and "1 image cannot be read" in first.stdout, first.stdout
+    found = stored(tmp_path)
+    assert (len(found), int(found.is_val.sum()), found.classes) == (14, 5, ["cat", "dog"])
+    assert [Path(path).name for path, _ in found.unreadable] == ["broken.jpg"]
+    assert read_features(tmp_path / "copy/f.npz").digest == found.digest
+
+    module = ImageDataModule.from_options("imagefolder", data, image_size=32, val_resize=32, num_workers=0)
+    net = create_model(ModelConfig(name="mobilenet_v2", args=SMALL_ARGS), 2, 5, 32).eval()
+    weights = {name: each for name, each in torch.load(seven_class_weights).items() if "classifier" not in name}
+    net.load_state_dict(weights, strict=False)
+    (batch,) = (module.finish(batch, training=False) for batch in module.val_dataloader())
+    expected = compute_features(net, "classifier.1", batch["image"])[0].numpy()
+    np.testing.assert_allclose(found.vectors[found.is_val], expected, rtol=1e-4, atol=1e-5)
+    assert found.targets[found.is_val].tolist() == batch["target"].tolist()
+
+    shutil.copy(data / "val/cat/000.jpg", data / "train/dog/new.jpg")
+    (data / "train/cat/000.jpg").unlink()
+    again = run(*options, code=0)
+    assert "features of 2 images" in again.stdout and "those of 13 are known" in again.stdout  # new and broken
+    now = stored(tmp_path)
+    assert len(now) == 14
+    np.testing.assert_array_equal(now.vectors[now.is_val], found.vectors[found.is_val])
+    (new,) = (row for row, path in enumerate(now.paths) if path.endswith("new.jpg"))
+    np.testing.assert_allclose(now.vectors[new], now.vectors[now.is_val][0], rtol=1e-4, atol=1e-5)
+
+    probe = [*NET, f"data.root={data}", f"model.weights={seven_class_weights}", "model.head=regression"]
+    probed = run("train", *probe, "trainer.max_epochs=0", "hydra.run.dir=p", "data.bad_image_limit=2", code=0)
+    assert "features of the training images are read from runs/features" in probed.stdout
+    assert "Expected accuracy on new images like these" in probed.stdout, probed.stdout
+    expected = json.loads((tmp_path / "p/summary.json").read_text())["expected"]
+    assert expected["num_images"] == 9 and len(expected["top1_interval"]) == 2
+    used = run("predict", "checkpoint=p", f"images={data / 'val/cat/000.jpg'}", code=0)
+    assert used.stdout.splitlines()[1].count(",") >= 4
+
+
+@pytest.mark.slow(20)
+def test_two_processes_give_what_one_gives_and_what_was_interrupted_goes_on(
+    run: Run, tree: Path, tmp_path: Path, seven_class_weights: Path
+):
+    options = ["features", *NET, f"data.root={tree}", f"model.weights={seven_class_weights}"]
+    run(*options, code=0)
+    one = stored(tmp_path)
+    shutil.rmtree(tmp_path / "runs/features")
+    run(*options, "trainer.devices=2", code=0)
+    two = stored(tmp_path)
+    assert two.paths == one.paths and two.digest == one.digest
+    np.testing.assert_allclose(two.vectors, one.vectors, rtol=1e-5, atol=1e-5)
+
+    # what a rank had stored when it was stopped is not computed again
+    (file,) = (tmp_path / "runs/features").glob("*/features.npz")
+    (file.parent / "parts").mkdir()
+    some = one.rows(np.arange(7))
+    from imagenet_ddp.curation.features import write_features
+
+    write_features(file.parent / "parts/0.npz", Features.bare(some.vectors, some.stamps, some.digest))
+    file.unlink()
+    result = run(*options, "trainer.devices=2", code=0)
+    assert f"features of {len(one) - 7} images" in result.stdout and "those of 7 are known" in result.stdout
+    np.testing.assert_allclose(stored(tmp_path).vectors, one.vectors, rtol=1e-5, atol=1e-5)
+    assert not (file.parent / "parts").exists()
+
+    other = run(*options, "data.val_resize=40", code=0)  # another preprocessing
+    assert "those of 0 are known" in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["data=imagefolder", "data.root=TREE"], "checkpoint is required, but not set"),
+        (["model.weights=WEIGHTS"], "data must be set"),
+        (["data=imagefolder", "data.root=TREE", "model.weights=WEIGHTS", "out=f.csv"], "out must be a file that ends"),
+    ],
+)
+def test_what_is_missing_is_said(
+    run: Run, tree: Path, seven_class_weights: Path, typed: list[str], words: str, tmp_path: Path
+):
+    line = [word.replace("TREE", str(tree)).replace("WEIGHTS", str(seven_class_weights)) for word in typed]
+    result = run("features", *line, code=2)
+    assert words in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "runs").exists()
