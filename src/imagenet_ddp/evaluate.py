@@ -15,7 +15,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, share_job
+from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.runs import folder
 from imagenet_ddp.use import worker
@@ -31,6 +31,7 @@ def main() -> float | None:
 def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
+    say_begin(request)
     place, commands = connect(request, find_launcher(request, os.environ))
 
     def decide() -> Job:

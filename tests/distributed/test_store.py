@@ -48,7 +48,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     port = free_port()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
     assert f" s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing: rank 0 (node 0). Hint:" in text
-    assert f"rank 1 of 2: waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
+    assert f"Waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
 
 
 def test_a_name_that_does_not_resolve():

@@ -67,7 +67,7 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
         Mistake(f"{path} is required, but not set", (path,), _MISSING[path])
         for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
-    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_nested_targets(values)]
+    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_of_targets(values)]
 
 
 class Checked(NamedTuple):
@@ -281,9 +281,10 @@ def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: st
     return found
 
 
-def _nested_targets(config: Mapping[str, Any]) -> list[Mistake]:
-    """Return a mistake for each _target_ in the arguments of a class, of which no object is made."""
-    return [
+def _of_targets(config: Mapping[str, Any]) -> list[Mistake]:
+    """Return a mistake for each _target_ that does not exist, and for each in the arguments of a class, of which no
+    object is made."""
+    nested = [
         Mistake(
             f"{path} has no effect, because the arguments of a class are plain values",
             (path,),
@@ -293,6 +294,13 @@ def _nested_targets(config: Mapping[str, Any]) -> list[Mistake]:
         for path in keys.leaves(config[group], f"{group}.")
         if path.endswith("._target_") and path != f"{(entry := '.'.join(path.split('.')[:levels]))}._target_"
     ]
+    own = [
+        own_code.validate(path, value)
+        for group, levels in _MADE.items()
+        for path, value in keys.leaves(config[group], f"{group}.").items()
+        if path.endswith("._target_") and path.count(".") == levels
+    ]
+    return [*itertools.chain(*own), *nested]
 
 
 def refused_of_stored(config: DictConfig, typed: DictConfig, verb: str, origin: str) -> list[Mistake]:

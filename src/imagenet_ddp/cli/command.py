@@ -31,7 +31,9 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
+from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.process import use_utf8
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import count_noun, for_terminal
 
 T = TypeVar("T")
@@ -65,7 +67,8 @@ def exit_codes(verb: str) -> Iterator[None]:
 def request(verb: str, argv: list[str] | None = None) -> Request:
     """Return the checked command line. If Hydra only prints something (--help, --cfg), let it print and exit. argv:
     None means sys.argv."""
-    found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
+    with said_while_slow("Checking the options and the images"):
+        found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
     if found.passthrough:
         _print_only(found)
         sys.exit(0)
@@ -168,7 +171,7 @@ def show(error: ConfigError, verb: str) -> None:
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     if argv := _corrected(verb, sys.argv[1:], error.mistakes):
         lines += ["", "Corrected command:", overrides.shell_line(verb, argv)]
-    print(for_terminal("\n".join(lines)), file=sys.stderr)
+    say_once(for_terminal("\n".join(lines)), lambda text: print(text, file=sys.stderr, flush=True))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.config.validators import choice, is_mapping
-from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end
+from imagenet_ddp.errors import ConfigError, SignalExit, causes, is_silent_end, place_of
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T", bound="Section")
@@ -163,17 +164,29 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
     config/stored.py has checked a target that was not typed. Raises ConfigError if the name does not exist, or if the
     call does not accept these arguments or fails."""
+    failures = ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit
     try:
         # Hydra only finds the name: it would also make an object of each _target_ in the arguments, which are data
-        return instantiate({"_target_": target, "_partial_": True})(**arguments, **more)
+        function = instantiate({"_target_": target, "_partial_": True})
     except SignalExit:  # a SystemExit that is a stop
         raise
-    except (ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit) as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = f"{type(cause).__name__} was raised" if is_silent_end(cause) else first_line(cause)
-        raise ConfigError(
-            f"{key}={target} must be callable, but the call failed: {reason.rstrip('.')}. "
-            "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where the call failed."
-        ) from error
+    except failures as error:
+        *_, cause = causes(error)
+        what = f"{key} must name a class or function that can be imported, got {target}: {_reason(cause)}"
+        raise ConfigError(Mistake(what, (key,), hint="correct the name, or the module")) from error
+    try:
+        return function(**arguments, **more)
+    except SignalExit:
+        raise
+    except failures as error:
+        *_, cause = causes(error)
+        what = f"{key}={target} must be callable with its arguments, but the call failed: {_reason(cause)}"
+        raise ConfigError(Mistake(what, (key,), hint="correct that place, or the arguments")) from error
+
+
+def _reason(cause: BaseException) -> str:
+    """Return what an exception says, and where it was raised."""
+    said = f"{type(cause).__name__} was raised" if is_silent_end(cause) else first_line(cause).rstrip(".")
+    if isinstance(cause, InstantiationException):  # of Hydra itself, without a cause
+        said = said.partition(", set env var")[0]
+    return f"{said} ({place_of(cause)})"

@@ -34,6 +34,7 @@ from imagenet_ddp.distributed.store_file import find_by_file
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console, interfaces
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
+from imagenet_ddp.system.say_once import say_once
 
 WAIT_S = 8.0  # a refused command waits for others that start at the same time, and may need longer to import torch
 SEND_S = 30.0  # limit for finding the other commands and telling them of the refusal
@@ -67,7 +68,7 @@ class Commands:
     def wait_for_job(self) -> tuple[Any, bool]:
         """Return (what number 0 has decided, whether it is on another machine). Raises ConfigError after the time
         limit, SharedError if a command fails."""
-        deadline, first = Deadline(self.timeout_s), f"{self.place.noun} 0"
+        deadline, first = Deadline(self.timeout_s, say_once), f"{self.place.noun} 0"
 
         def is_posted() -> bool:
             raise_failure(self.root)

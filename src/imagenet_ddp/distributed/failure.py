@@ -13,6 +13,7 @@ from torch.distributed import DistError  # pyright: ignore[reportPrivateImportUs
 from imagenet_ddp.distributed.messages import Messages, as_posted
 from imagenet_ddp.errors import ConfigError, SharedError
 from imagenet_ddp.system.bounded_wait import call_bounded
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import first_line
 
 POLL_S = 0.05
@@ -42,7 +43,7 @@ def explain_lost_store() -> Generator[None]:
 def ask(action: Callable[[], T], timeout_s: float) -> T:
     """Run an action that asks the store, and limit its time: whatever the time limit of the store is, torch waits
     forever while the process that serves the store is suspended, or its machine is gone. Raises TimeoutError."""
-    return call_bounded(action, max(timeout_s, ANSWER_S), "Waiting: the rendezvous store does not answer")
+    return call_bounded(action, max(timeout_s, ANSWER_S), "Waiting: the rendezvous store does not answer", say_once)
 
 
 def post_failure(root: Messages, code: int, mistakes: list[str]) -> tuple[int, list[str]]:

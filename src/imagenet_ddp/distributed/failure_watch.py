@@ -12,9 +12,9 @@ from imagenet_ddp.distributed.failure import post_failure, read_failure
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.process import exit_at_once
+from imagenet_ddp.system.say_once import say_once
 
 BEAT_S = 0.5
 LOST_BEATS = 40  # a rank that misses as many is gone; a thread that reads from a slow disk may hold up the others
@@ -149,7 +149,7 @@ class FailureWatch:
 
     def _end_process(self) -> None:
         time.sleep(STOP_GRACE_S if self.code > 128 else GRACE_S)
-        console.print_message(f"rank {self._rank} ends because {self.failed}")
+        say_once(f"rank {self._rank} ends because {self.failed}", about=self.failed or "")
         exit_at_once(self.code)
 
 

@@ -33,6 +33,7 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.interfaces import is_loopback
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import shorten_list
 
 READ_AT_ONCE = 256  # entries in one round trip: thousands of ranks that poll the store make each round trip slow
@@ -70,7 +71,7 @@ def _decide_for_all(
     are missing; if it raises a ConfigError, all ranks raise its mistakes.
     """
     decides, arrived, num_arrivals = own["number"] == 0, list[Any](), 0
-    deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S)
+    deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S, say_once)
 
     def arrive() -> int:
         position = store.add("arrivals", 1) - 1

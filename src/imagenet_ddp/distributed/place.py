@@ -87,12 +87,6 @@ class Place:
         is_first = self.is_node or self.local_rank == 0
         return self.is_typed or (self.num_nodes > 1 and is_first)
 
-    @property
-    def reports(self) -> bool:
-        """Return whether this process prints what all learn in the same words: the first rank of each node, and each
-        command that was typed."""
-        return self.local_rank == 0 or (self.is_typed and not self.is_worker)
-
     def names(self, ranks: Sequence[int]) -> list[str]:
         """Return the names of these ranks; of a node all of whose ranks are among them, that of the node."""
         local = self.local_world_size

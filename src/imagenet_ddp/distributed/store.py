@@ -14,6 +14,7 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import first_line
 
 OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish its store from other programs
@@ -106,7 +107,7 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
     who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. Raises
     ConfigError for an unknown host name, if there is no route or no answer, or if another program answers.
     """
-    deadline, num_unreachable = Deadline(timeout_s), 0
+    deadline, num_unreachable = Deadline(timeout_s, say_once), 0
     while True:
         try:
             store = try_client(host, port, who, ours=ours)
@@ -124,7 +125,7 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
                     "the machine is running and in the same network, and open the port to this machine in the firewall "
                     "and in the cloud's security group."
                 ) from error
-        line = f"{who}: waiting for rank 0 at {host}:{port}: {reason}"
+        line = f"Waiting for rank 0 at {host}:{port}: {reason}"
         if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):
             raise ConfigError(
                 f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {host}:{port}, but {reason}. "

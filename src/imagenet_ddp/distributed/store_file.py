@@ -9,7 +9,6 @@ check, because a network disk asks its server only when a file is opened.
 import contextlib
 import json
 import secrets
-import sys
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import interfaces
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.process import clean_up_at_exit
+from imagenet_ddp.system.say_once import say_once
 
 INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that its owner is still writing
 
@@ -48,7 +48,7 @@ def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: f
     """Create the file and serve the store, or connect to the store whose address is in the file. number: of this rank
     or node; None if it is not known."""
     may_own, must_own = number in (0, None), number == 0
-    deadline, incomplete = Deadline(timeout_s), Deadline(INCOMPLETE_S)
+    deadline, incomplete = Deadline(timeout_s, say_once), Deadline(INCOMPLETE_S)
     stale_token, reason = None, f"create {path}"
     while True:
         content = read(path)
@@ -72,7 +72,7 @@ def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: f
                 stale_token = content.token
                 action = "The file is replaced" if may_own else "Waiting for a new file"
                 message = f"{path} is stale: its owner, {content.owner}, no longer answers. {action}."
-                print(message, file=sys.stderr, flush=True)
+                say_once(message)
         if content is not None and content.token == stale_token and may_own:
             _remove_stale(path, content.token)
         waiting = f"Waiting for rank 0 to {reason}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
+from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
 from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.config.section import to_plain, typed_config
@@ -23,8 +24,10 @@ from imagenet_ddp.launch.job import Job, received, should_requeue
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console, idle_cores
+from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
@@ -52,6 +55,20 @@ def _typed(request: parse.Request) -> CommonConfig:
     return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
 
 
+def say_begin(request: parse.Request) -> None:
+    """Say what begins, before torch is imported, which may take a minute on a busy machine."""
+    config = _typed(request)
+    net, data = config.model.target or config.model.name, config.data
+    of_images = f" on {data.root or data.target or data.name}"
+    if request.verb == "evaluate":
+        checkpoint = selected(request.configs[0], "checkpoint")
+        what = f"Evaluating {checkpoint}" if checkpoint else f"Evaluating {net}{of_images}"
+    else:
+        resume = selected(request.configs[0], "resume")
+        what = f"Continuing {resume}" if resume not in (None, "auto") else f"Training {net}{of_images}"
+    say_once(f"{what}. Loading PyTorch.", lambda text: console.print_message(text, sys.stdout))
+
+
 def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | None]":
     """Connect to the other commands of this job. Return this command's place among them, and the connection; None if
     this is the only command. Raises ConfigError."""
@@ -70,8 +87,6 @@ def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | No
         _expect_backend(config)
         num_local = devices.num_local_processes(config) if place.is_node else 1
     except ConfigError as error:
-        if not place.reports:
-            sys.exit(2)
         raise parse.RefusedError(error.mistakes, request) from error
     commands = connect_commands(place, compared_options(config), num_local, config.cluster.timeout_s)
     return commands.place, commands
@@ -93,12 +108,9 @@ def share_job(commands: "Commands | None", decide: Callable[[], Job], request: p
         content, is_elsewhere = commands.wait_for_job()
         job = received(content, request)
         return replace(job, run_dir=folder.make_elsewhere(job.run_dir, content["relative"])) if is_elsewhere else job
-    except SharedError:
-        if not commands.place.reports:
-            sys.exit(2)
-        raise
     except ConfigError as error:
-        commands.refuse(error)
+        if not isinstance(error, SharedError):
+            commands.refuse(error)
         raise
 
 
@@ -133,7 +145,8 @@ def run_ranks(
     done = False
     try:
         if isinstance(payload, Job):
-            with raise_on_signal():  # a network disk may take many minutes to list its images
+            # a network disk may take many minutes to list its images
+            with raise_on_signal(), said_while_slow("Listing the images"):
                 payload = replace(payload, scan=_look(payload))
         result = Workers(task, (payload, facts), num_local, place if commands else None, cores).run()
         done = True

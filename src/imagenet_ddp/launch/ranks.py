@@ -17,6 +17,7 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import exit_at_once, import_torch
+from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
@@ -101,15 +102,14 @@ def met_ranks(
 
 
 def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
-    """Print an error shared by all ranks once per node, and a rank's own error on that rank."""
+    """Print an error of all ranks, or of this one."""
     own = not isinstance(error, SharedError)
     if own and watch is not None:
         watch.fail(" ".join(map(str, error.mistakes)), 2)
         if watch.code > 128:  # this error follows from the stop of another rank
             _end_for_other(place, watch)
-    if own or place.reports:
-        for mistake in error.mistakes:
-            console.print_message(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake))
+    for mistake in error.mistakes:
+        say_once(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake), about=str(mistake))
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
 
 
@@ -144,5 +144,5 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 def _end_for_other(place: Place, watch: "FailureWatch") -> NoReturn:
     """Exit with a message that names the rank whose failure caused this one."""
-    console.print_message(f"rank {place.rank} ends because {watch.failed}")
+    say_once(f"rank {place.rank} ends because {watch.failed}", about=watch.failed or "")
     exit_at_once(watch.code if watch.code > 128 else 1)

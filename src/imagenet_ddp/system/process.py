@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
+from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.idle_cores import measure_while_importing
 
 
@@ -22,12 +23,12 @@ def import_torch() -> Generator[None]:
 
     These imports create a million objects that are never freed. The collector would search them repeatedly without
     effect, which takes a tenth of the import time, and again during training. The load of the machine is measured
-    meanwhile, for cluster.num_threads=auto.
+    meanwhile, for cluster.num_threads=auto; a slow import is said.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with measure_while_importing():
+        with said_while_slow("Loading PyTorch"), measure_while_importing():
             yield
     finally:
         gc.freeze()

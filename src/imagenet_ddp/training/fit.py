@@ -14,6 +14,7 @@ from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 from imagenet_ddp.strategies.process_group import destroy_process_group
+from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.training import build, diagnosis
 from imagenet_ddp.training.run_summary import closing_lines, continue_command, require_files, results
 from imagenet_ddp.training.start_report import detail_lines, opening_lines
@@ -29,7 +30,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         for message in job.messages:
             log.say(message)
         try:
-            with raise_on_signal():  # a network disk may take many minutes to list its images
+            # a network disk may take many minutes to list its images
+            with raise_on_signal(), said_while_slow("Preparing the images, the net and the optimizer"):
                 parts = build.make_run(job, plan, world, log, signals)
         except SignalExit as left:
             log.note(str(left))

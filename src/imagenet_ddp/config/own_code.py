@@ -1,0 +1,101 @@
+"""Find a misspelt _target_ before anything is imported: a module or class of one's own, or of a package.
+
+Only files are read, because importing them may take long and runs their code. What cannot be told from the files is
+left to the import: C extensions, `import *`, names that are made while a module runs.
+"""
+
+import ast
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.system.text import shorten_list
+
+DYNAMIC = re.compile(r"import \*|__getattr__|globals\(|setattr\(|exec\(|lazy")  # names that no reader can find
+SURE = 0.75  # of get_close_matches: a submodule, where the package may have more names than its source
+MOST_SHOWN = 8  # names in a message
+
+
+def validate(key: str, target: object) -> list[Mistake]:
+    """Return a mistake if no module, or nothing in its module, has the name of a _target_. key: its config key."""
+    if not isinstance(target, str) or not target:
+        return []
+    words = target.split(".")
+    if not all(map(str.isidentifier, words)) or len(words) == 1:
+        what = f"{key} must be MODULE.NAME, such as mymodule.MyClass, got {target}"
+        return [Mistake(what, (key,), _fixes(key, [f"{module}.{target}" for module in _own_modules(target)]))]
+    folders: Sequence[str] | None = None  # those that Python searches
+    for number, word in enumerate(words):
+        before = "".join(f"{each}." for each in words[:number])
+        spec = PathFinder.find_spec(before + word, folders)
+        if spec is None and number == 0:
+            return _no_module(key, target, folders)
+        if spec is None:
+            return []
+        if spec.submodule_search_locations is None or not _has_module(spec, words[number + 1 :]):
+            return _in_module(key, target, before + word, spec, words[number + 1 :])
+        folders = list(spec.submodule_search_locations)
+    return []
+
+
+def _has_module(spec: ModuleSpec, rest: Sequence[str]) -> bool:
+    folders = list(spec.submodule_search_locations or ())
+    return bool(rest) and PathFinder.find_spec(f"{spec.name}.{rest[0]}", folders) is not None
+
+
+def _no_module(key: str, target: str, folders: Sequence[str] | None) -> list[Mistake]:
+    module, _, rest = target.partition(".")
+    if module in sys.builtin_module_names:
+        return []
+    own = _modules([str(Path.cwd())])
+    near = get_close_matches(module, own, 1) or get_close_matches(module, _modules(folders), 1)
+    what = f"{key} must name a class or function that can be imported, but there is no module {module}, got {target}"
+    hint = "" if near else f"put {module}.py into the current folder, or its folder into PYTHONPATH"
+    return [Mistake(what, (key,), _fixes(key, [f"{each}.{rest}" for each in near]), hint)]
+
+
+def _in_module(key: str, target: str, module: str, spec: ModuleSpec, rest: Sequence[str]) -> list[Mistake]:
+    """Return a mistake if the source of a module surely lacks a name. rest: the words of the target after it."""
+    try:
+        text = Path(spec.origin or "").read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):  # a mistake in the module itself is reported with its place
+        return []
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return []
+    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    if not rest:
+        what = f"{key} must be MODULE.NAME, got the module {target}"
+        return [Mistake(what, (key,), _fixes(key, [f"{target}.{name}" for name in defined[:1]]))]
+    folders = list(spec.submodule_search_locations or ())
+    near = get_close_matches(rest[0], _modules(folders, empty=True), 1, SURE) if len(rest) > 1 else []
+    if re.search(rf"\b{re.escape(rest[0])}\b", text) or (DYNAMIC.search(text) and not near):
+        return []
+    imported = [alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    near = near or get_close_matches(rest[0], [*defined, *imported], 1)
+    end = "".join(f".{word}" for word in rest[1:])
+    has = f", which has {shorten_list(defined, MOST_SHOWN)}" if defined else ""
+    what = f"{key} must name a class or function that exists, but {module} has no {rest[0]}, got {target}"
+    hint = "" if near else f"correct the name in {module}{has}"
+    return [Mistake(what, (key,), _fixes(key, [f"{module}.{name}{end}" for name in near]), hint)]
+
+
+def _fixes(key: str, targets: Sequence[str]) -> tuple[Fix, ...]:
+    return tuple(setting(f"{key}={target}") for target in targets)
+
+
+def _modules(folders: Sequence[str] | None, *, empty: bool = False) -> list[str]:
+    """Return the names of the modules in these folders; None: in all that Python searches."""
+    return [] if empty and not folders else [each.name for each in pkgutil.iter_modules(folders)]
+
+
+def _own_modules(name: str) -> list[str]:
+    """Return the module in the current folder that defines this class or function."""
+    define = re.compile(rf"^(class|def) {re.escape(name)}\b", re.MULTILINE)
+    files = sorted(Path().glob("*.py"))
+    return [file.stem for file in files if define.search(file.read_text(encoding="utf-8", errors="replace"))][:1]
