@@ -196,6 +196,9 @@ def rank_zero() -> Iterator[None]:
 # If `uv run` starts the tests, hints begin with "uv run". The tests expect the hints of a plain shell.
 os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 
+# Hints begin as the command was typed, which is python here.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
 # Variables that a launcher of the tests, a cluster or uv may have set.
 LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",

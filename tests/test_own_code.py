@@ -2,12 +2,14 @@
 wrong."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, Run
 
+from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import ImageClassifier
 
@@ -108,6 +110,21 @@ def test_wrong_code_is_refused_in_a_sentence(mypkg: str, tree: Path, option: str
     done = run("train", *SHORT, *data, option, code=2)
     assert said in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
     assert done.stderr.count(" 1. ") == 1 and "nothing was started" in done.stderr
+
+
+def test_misspelt_code_is_in_the_list_of_all_mistakes(mypkg: str, refused: Callable[..., str]):
+    """Also what only an import or a call can find is said in our own words."""
+    wrong = {"data": "mypk.pairs", "loss": "mypkg.Los", "module": "mypkg.Smal", "optim": "torch.optim.Adamm"}
+    said = refused("train", "optim.lr=-1", *(f"{group}._target_={target}" for group, target in wrong.items()))
+    assert "5 mistakes" in said and all(f"{group}._target_ must name" in said for group in wrong)
+    with pytest.raises(
+        ConfigError, match=r"^model\._target_=json\.loads must be callable with its arguments, but "
+    ) as caught:
+        make("model._target_", "json.loads", {"s": "{"})
+    assert "decoder.py" in str(caught.value) and "HYDRA" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"that can be imported, got math\.nothing: No module named") as caught:
+        make("model._target_", "math.nothing", {})
+    assert "HYDRA" not in str(caught.value)
 
 
 def test_of_a_lightning_module_only_forward_is_used(mypkg: str, tree: Path, run: Run):

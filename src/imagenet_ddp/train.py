@@ -50,7 +50,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         place, commands = connect(request, find_launcher(request, os.environ))
         typed = overrides.shell_line("train", sys.argv[1:])
         job = share_job(commands, lambda: decide(request, os.environ, place, typed), request)
-        job = replace(job, begin_s=begin_s, scan=request.scan)
+        job = replace(job, begin_s=begin_s, scan=request.scan, in_sweep=in_sweep)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)

@@ -55,6 +55,7 @@ LINES: dict[str, list[str]] = {
     # ---- values
     "model.name=resnet19": ["model.name", "model.name=resnet18"],
     "data.val_resize=abc": ["data.val_resize", "data.val_resize=null"],
+    "trainer.max_epochs=ten": ["trainer.max_epochs", "trainer.max_epochs=10"],
     "data.batch_size=null": ["data.batch_size", "data.batch_size=32"],
     "data.mean=[1,2": ["data.mean", "data.mean=[0.485,0.456,0.406]"], "name={a:1}": ["name", 'name="{a:1}"'],
     "name=a/b": ["name", "name=my_run"], "optim.lr=0.1,0.2": ["optim.lr", "-m"], "data=stl10,shapes": ["data", "-m"],
@@ -71,7 +72,7 @@ LINES: dict[str, list[str]] = {
     # ---- keys that nothing reads, and combinations
     "optim.lr=0,02": ["optim.lr", "optim.lr=0.02"],
     "data.fold=3": ["data.fold data.name", "data=stl10", "without data.fold"],
-    "budget_min=3": ["budget_min model.weights", "model.weights=DEFAULT", "without budget_min"],
+    "budget_min=3": ["budget_min model.weights", "model.weights=DEFAULT", "budget_min=null"],
     "model.freeze=backbone": ["model.freeze model.weights", "model.weights=DEFAULT", "model.freeze=null"],
     "averaging=ema averaging.start_epoch=9": ["averaging.start_epoch trainer.max_epochs", "averaging.start_epoch=0"],
     "data.root=pets": ["data.root data", "data=imagefolder data.root=pets"],
@@ -110,7 +111,7 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", "-m hydra/sweeper=ax"): ("hydra/sweeper", "`python -m imagenet_ddp.tune`"),
     ("train", "'data={batch_size: abc}'"): ("data", "type each key by itself."),
     ("train", "name=${nope}"): ("name", "Interpolation key 'nope' not found."),
-    ("train", "'+callbacks.mine={_target_: a.B, c: {_target_: d.E}}'"): (
+    ("train", "'+callbacks.mine={_target_: builtins.dict, c: {_target_: d.E}}'"): (
         "callbacks.mine.c._target_", "callbacks.mine.c._target_ has no effect",
     ),
     ("train", f"resume={'a' * 300}"): ("", "cannot be used as a path"),

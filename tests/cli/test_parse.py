@@ -62,7 +62,7 @@ def test_every_command_has_the_groups_of_train(verb: str):
 
 def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data").mkdir(parents=True)
-    (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: mypkg.Data\n")
+    (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: torchvision.datasets.FakeData\n")
     (tmp_path / "mine" / "bare.yaml").write_text("seed: 1\n")
     typed = ["--config-dir", "mine", "data=own"]
     assert asked(*typed).configs[0].data.name == "own"  # its file is the user's, and may name any code

@@ -114,24 +114,24 @@ def test_a_resume_makes_no_class_of_the_checkpoint(place: str, evil: Callable[[C
 
 def test_the_hint_names_exactly_the_classes_and_works(evil: Callable[[Change], Path], tree: Path) -> None:
     def how(config: dict[str, Any]) -> None:
-        config["model"] |= {"_target_": "mypkg.nets.Small", "args": {}}
-        config["callbacks"]["mine"] = {"_target_": "mypkg.Mine", "folder": "/somewhere"}
+        config["model"] |= {"_target_": "torch.nn.Identity", "args": {}}
+        config["callbacks"]["mine"] = {"_target_": "torch.nn.Flatten", "folder": "/somewhere"}
 
     checkpoint = evil(how)
     resume = [f"resume={checkpoint.parent.parent}", "trainer.max_epochs=7"]
     (text,) = refusals("train", *resume)
     (allow,) = shlex.split(text.rpartition("add `")[2].removesuffix("`."))
-    assert allow == "allow_targets=[mypkg.nets.Small,mypkg.Mine]"
+    assert allow == "allow_targets=[torch.nn.Identity,torch.nn.Flatten]"
     config = config_of("train", *resume, allow)  # nothing more needs to be typed, its paths included
     assert config.callbacks["mine"]["folder"] == "/somewhere"
     # neither a package nor another class of it is a permission
-    for less in ("allow_targets=[mypkg]", "allow_targets=[mypkg.nets]", "allow_targets=[mypkg.Mine]"):
-        assert "mypkg.nets.Small" in refusals("train", *resume, less)[0]
+    for less in ("allow_targets=[torch]", "allow_targets=[torch.nn]", "allow_targets=[torch.nn.Flatten]"):
+        assert "torch.nn.Identity" in refusals("train", *resume, less)[0]
     # what is typed needs no permission
-    typed = ["model._target_=mypkg.nets.Small", "+callbacks.mine._target_=mypkg.Mine"]
-    assert config_of("train", *resume, *typed).model.target == "mypkg.nets.Small"
+    typed = ["model._target_=torch.nn.Identity", "+callbacks.mine._target_=torch.nn.Flatten"]
+    assert config_of("train", *resume, *typed).model.target == "torch.nn.Identity"
     # predict makes the net alone
-    assert config_of("predict", f"checkpoint={checkpoint}", f"images={tree}", "allow_targets=[mypkg.nets.Small]")
+    assert config_of("predict", f"checkpoint={checkpoint}", f"images={tree}", "allow_targets=[torch.nn.Identity]")
 
 
 def test_a_stored_allow_targets_allows_nothing(evil: Callable[[Change], Path], tree: Path) -> None:

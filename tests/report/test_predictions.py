@@ -44,20 +44,22 @@ def test_older_predictions_where_evaluate_fails(tmp_path: Path):
     code = """
 from pathlib import Path
 from imagenet_ddp.report.predictions import of_run
-found, reason = of_run(Path(args[0]), is_running=False)
-print(json.dumps([len(found), reason]))
+found, reason, failed = of_run(Path(args[0]), is_running=False)
+print(json.dumps([len(found), reason, failed]))
 """
     done = start_code(code, str(run))
     assert done.wait(120) == 0, done.err
-    number, reason = json.loads(done.out)
+    number, reason, failed = json.loads(done.out)
     assert number == 1
-    assert reason.startswith("The best checkpoint could not be evaluated (evaluate ended with exit code 2). Hint: run")
+    assert failed and reason.startswith(
+        "The best checkpoint could not be evaluated (evaluate ended with exit code 2). Hint: run"
+    )
     assert reason.endswith("The page shows older predictions.")
     assert "best.ckpt" in done.err
     # the line that the refusal printed, typed with the option that was missing, evaluates into this folder
     write_evaluation(run / ".evaluation", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
-    found, reason = of_run(run, is_running=False)
-    assert found is not None and len(found) == 2 and not reason
+    found, reason, failed = of_run(run, is_running=False)
+    assert found is not None and len(found) == 2 and not reason and not failed
 
 
 def test_what_is_not_as_written_is_refused(tmp_path: Path):

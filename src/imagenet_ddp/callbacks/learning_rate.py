@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
+MOST_RATES = 2000  # of which the largest is said
 Schedule = Callable[[float], float]  # maps the epochs passed, fractional within an epoch, to a factor
 
 
@@ -52,7 +53,12 @@ class LearningRate(L.Callback):
                 )
 
             until = "" if left == math.inf else f", {rate(left - 1):.3g} in step {done + left}, the last"
-            self._say(f"Learning rate: {rate(0):.3g} in step {done + 1}{until}.")
+            # sampled, because a run may have millions of steps
+            last = int(left) if left < math.inf else 100 * steps
+            peak_at = max(range(0, last, max(1, last // MOST_RATES)), key=rate)
+            is_between = rate(peak_at) > 1.001 * max(rate(0), rate(last - 1))
+            peak = f", at most {rate(peak_at):.3g} (step {done + 1 + peak_at})" if is_between else ""
+            self._say(f"Learning rate: {rate(0):.3g} in step {done + 1}{peak}{until}.")
             # a jump of the schedule itself is not a changed rate
             if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
                 self._say(

@@ -1,6 +1,7 @@
 """Validate a composed config: every key, value, folder and launcher, without torch."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from imagenet_ddp.cli import check_launch
 from imagenet_ddp.cli.compose import Job, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.known_terms import unknown
-from imagenet_ddp.config import stored
+from imagenet_ddp.config import own_code, stored
 from imagenet_ddp.config.schema import commands, keys
 from imagenet_ddp.config.schema.commands import (
     CommonConfig,

@@ -54,6 +54,8 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
         return must_be(key, declaration.words, shown(value), fix)
     if declaration and not isinstance(value, dict):
         fix = fix_of(key, keys, files.names)
+        if declaration.allowed and (near := declaration.allowed.nearest(value)):
+            fix = setting(f"{key}={near}")
         if (named := keys.get(f"{key}.name")) and value is not None:
             allowed = named.allowed
             name = value if allowed is None or allowed.accepts(value) else allowed.nearest(value)

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config.stored import literal
 from imagenet_ddp.mistakes import key_of
-from imagenet_ddp.system.text import uv_run, without_secrets
+from imagenet_ddp.system.text import as_typed, without_secrets
 
 
 def quoted(option: str) -> str:
@@ -115,7 +115,7 @@ def typed_value(typed: Sequence[str], key: str) -> str | None:
 
 def shell_line(verb: str, argv: list[str]) -> str:
     """Return the command as typed, but without secrets, ready to paste into a shell."""
-    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(map(without_secrets, argv))}".strip()
+    return as_typed(f"python -m imagenet_ddp.{verb} {shlex.join(map(without_secrets, argv))}".strip())
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """A command line without any mistake that can be found before torch is imported, or its mistakes."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from omegaconf import DictConfig
@@ -11,7 +11,7 @@ from imagenet_ddp.cli.words import Words
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.mistakes import Mistake, key_of
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,16 @@ def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Job], in_file
     found = [*words.mistakes, *typed.mistakes, *in_files]
     found += [_with_jobs(mistake, numbers, typed.names) for mistake, numbers in jobs_of.items()]
     if found:
-        raise RefusedError(list(dict.fromkeys(found)), request)
+        nulls = {key_of(word) for word in words.typed if word.endswith("=null")}
+        raise RefusedError([_keeping(nulls, mistake) for mistake in dict.fromkeys(found)], request)
     return request
+
+
+def _keeping(nulls: Set[str], mistake: Mistake) -> Mistake:
+    """Put the fixes last that set a key which is null on purpose: they would lead in a circle."""
+    return replace(
+        mistake, fixes=tuple(sorted(mistake.fixes, key=lambda fix: bool({*map(key_of, fix.options)} & nulls)))
+    )
 
 
 def _with_jobs(mistake: Mistake, numbers: Sequence[int], names: Sequence[str]) -> Mistake:

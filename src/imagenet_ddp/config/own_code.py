@@ -76,7 +76,9 @@ def _in_module(key: str, target: str, module: str, spec: ModuleSpec, rest: Seque
     near = get_close_matches(rest[0], _modules(folders, empty=True), 1, SURE) if len(rest) > 1 else []
     if re.search(rf"\b{re.escape(rest[0])}\b", text) or (DYNAMIC.search(text) and not near):
         return []
-    imported = [alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    imported = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
     near = near or get_close_matches(rest[0], [*defined, *imported], 1)
     end = "".join(f".{word}" for word in rest[1:])
     has = f", which has {shorten_list(defined, MOST_SHOWN)}" if defined else ""

@@ -5,6 +5,7 @@ import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from hydra.errors import InstantiationException
@@ -12,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.config.validators import choice, is_mapping
-from imagenet_ddp.errors import ConfigError, SignalExit, causes, is_silent_end, place_of
+from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end, place_of
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import first_line
 
@@ -171,22 +172,23 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     except SignalExit:  # a SystemExit that is a stop
         raise
     except failures as error:
-        *_, cause = causes(error)
-        what = f"{key} must name a class or function that can be imported, got {target}: {_reason(cause)}"
+        what = f"{key} must name a class or function that can be imported, got {target}: {_reason(error)}"
         raise ConfigError(Mistake(what, (key,), hint="correct the name, or the module")) from error
     try:
         return function(**arguments, **more)
     except SignalExit:
         raise
     except failures as error:
-        *_, cause = causes(error)
-        what = f"{key}={target} must be callable with its arguments, but the call failed: {_reason(cause)}"
+        what = f"{key}={target} must be callable with its arguments, but the call failed: {_reason(error)}"
         raise ConfigError(Mistake(what, (key,), hint="correct that place, or the arguments")) from error
 
 
-def _reason(cause: BaseException) -> str:
-    """Return what an exception says, and where it was raised."""
-    said = f"{type(cause).__name__} was raised" if is_silent_end(cause) else first_line(cause).rstrip(".")
-    if isinstance(cause, InstantiationException):  # of Hydra itself, without a cause
-        said = said.partition(", set env var")[0]
-    return f"{said} ({place_of(cause)})"
+def _reason(error: BaseException) -> str:
+    """Return what the first cause of an exception says, and where it was raised in the code of the user."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, InstantiationException):  # of Hydra itself
+        return "it is a value that cannot be called, or may run other programs"
+    said = f"{type(error).__name__} was raised" if is_silent_end(error) else first_line(error).rstrip(".")
+    place = place_of(error)
+    return said if place.startswith(("<frozen", f"{Path(__file__)},")) else f"{said} ({place})"

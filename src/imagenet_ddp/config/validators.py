@@ -49,6 +49,20 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
 
 
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def _number_in(value: Any, accepts: Callable[[Any], bool]) -> str | None:
+    """Return the accepted number that a text of another type probably means: 10 for ten, 10epochs or 10.0."""
+    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)", str(value), re.IGNORECASE)
+    word = str(value).strip().lower()
+    meant = float(found[1]) if found else WORDS.index(word) if word in WORDS else None
+    if meant is None or isinstance(value, bool):
+        return None
+    whole = int(meant) if meant == int(meant) else meant
+    return f"{whole:g}" if accepts(whole) and isinstance(whole, float) else str(whole) if accepts(whole) else None
+
+
 def integer(least: int | None = None, most: int | None = None) -> Kind:
     """Accept an int between least and most, both included; true and false are not ints."""
 
@@ -57,7 +71,7 @@ def integer(least: int | None = None, most: int | None = None) -> Kind:
         return fits and (least is None or value >= least) and (most is None or value <= most)
 
     span = f" from {least} to {most}" if most is not None else f" ≥ {least}" if least is not None else ""
-    return kind(f"an integer{span}", accepts)
+    return Kind((f"an integer{span}",), accepts, lambda value: _number_in(value, accepts))
 
 
 def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:

@@ -3,7 +3,7 @@
 import copy
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,6 +64,7 @@ class Job:
     global_batch_size_before: int | None = None  # images per update before the resume; None for a new run
     keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
     threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
+    in_sweep: bool = False
     begin_s: float | None = None  # the time.monotonic() at which this node's command began; None: unknown
     scan: Scan | None = None  # of the images, by this node's command for all its ranks; None: each rank looks itself
 
@@ -72,11 +73,6 @@ class Job:
         """Whether the run folder was made for this job, and goes if the job is refused: not that of a resumed run."""
         is_kept = isinstance(self.config, FeaturesConfig)  # with what an earlier pass has computed
         return not is_kept and (self.checkpoint is None or isinstance(self.config, EvaluateConfig))
-
-    @property
-    def program(self) -> str:
-        """Return how the command called Python: python, or uv run python."""
-        return self.command.partition(" -m ")[0]
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
@@ -167,7 +163,7 @@ def received(content: Any, request: parse.Request) -> Job:
     trusted. Raises ConfigError."""
     origin, found = "the job that node 0 has sent", list[str | Mistake]()
     hint = "leave this command running with the other nodes of its run only"
-    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"begin_s", "scan"}:
+    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"begin_s", "in_sweep", "scan"}:
         raise ConfigError(f"{origin} must have the fields of a job, but does not. Hint: {hint}.")
     for name, allowed in _OF_MESSAGE.items():
         if not allowed.accepts(content.get(name)):
@@ -204,9 +200,17 @@ def new_config(request: parse.Request, environ: Mapping[str, str], cls: type[T])
     if not OmegaConf.select(config, "model.weights"):
         return typed_config(config, cls)
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
+    from imagenet_ddp.models.weights.download import DownloadError
 
     config = copy.deepcopy(config)
-    use_preprocessing(config, request, find_other(typed_config(config, cls).model).facts)
+    try:
+        found = find_other(typed_config(config, cls).model)
+    except DownloadError as error:
+        if cls is not RunConfig:
+            raise
+        scratch = "or set model.weights=null to train from scratch, which on few images is far less accurate"
+        raise ConfigError([replace(each, hint=f"{each.hint}, {scratch}") for each in error.mistakes]) from error
+    use_preprocessing(config, request, found.facts)
     return checked(config, request, environ, cls)
 
 

@@ -28,7 +28,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
-from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping
+from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping, short_path
 from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
 
 FILE = "sweep.yaml"
@@ -231,7 +231,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         )
     store(request, sweep_dir)
     if not own_launcher:
-        print(f"Sweep folder: {sweep_dir} (logs of the launcher in .submitit/)", flush=True)
+        print(f"Sweep folder: {short_path(sweep_dir)} (logs of the launcher in .submitit/)", flush=True)
         exit_on_signal(
             "The jobs continue without this command. Hint: list them with squeue --me, and end them with scancel."
         )
@@ -272,12 +272,12 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         print(f"{len(failed)} of {count_noun(len(names), 'job')} failed:", file=sys.stderr)
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
-            print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
-        again = ["-m", f"sweep.resume={sweep_dir}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
+            print(f"  job {number} ({names[number]}) in {short_path(sweep_dir) / str(number)}{code}", file=sys.stderr)
+        again = ["-m", f"sweep.resume={short_path(sweep_dir)}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
         print(f"Resume with: {overrides.shell_line('train', again)}", file=sys.stderr)
         sys.exit(1)
-    print(f"Sweep folder: {sweep_dir}")
-    print(f"Compare the runs with: {overrides.shell_line('report', [str(sweep_dir)])}")
+    print(f"Sweep folder: {short_path(sweep_dir)}")
+    print(f"Compare the runs with: {overrides.shell_line('report', [str(short_path(sweep_dir))])}")
     return result
 
 

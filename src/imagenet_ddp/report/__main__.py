@@ -1,7 +1,7 @@
 """Write the page of one run, or the leaderboard of any set of run folders: python -m imagenet_ddp.report DIR... Imports
 torch only for the images of a page.
 
-Exit codes: 0 success, 1 the files could not be written, 2 refused.
+Exit codes: 0 success, 1 the files could not be written or the run could not be evaluated, 2 refused.
 """
 
 import io
@@ -28,6 +28,7 @@ from imagenet_ddp.system.text_table import Table, as_csv, as_text
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 CSV_HEADERS = (b"place,run,best/val/", b"path,label,suggested,score")  # by which own CSV files are recognised
 OPTIONS = ("out", "maps", "csv_delimiter")
+UNLIMITED = 10_000  # columns, if there is no terminal
 NOT_FOLDERS = (".csv", ".xlsx", ".html", ".md")
 
 
@@ -57,6 +58,8 @@ def main() -> None:
         else:
             print(*(printable(line) for line in page.summary), sep="\n", flush=True)
             _write(options.out, page.files)
+            if page.is_incomplete:
+                sys.exit(1)
 
 
 def read(argv: Sequence[str]) -> Options:
@@ -120,7 +123,7 @@ def _compare(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
 
 
 def _text(table: Table) -> Iterator[str]:
-    width = shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size((UNLIMITED, 24)).columns  # a file is no narrow terminal
     rows, left_out = as_text(table, width)
     yield from [table.title, "", *rows, ""]
     note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []

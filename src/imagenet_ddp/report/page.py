@@ -2,7 +2,7 @@
 predictions is evaluated first."""
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,18 +39,20 @@ LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line
 class Page:
     summary: list[str]  # lines to print
     files: dict[str, bytes]
+    is_incomplete: bool = False  # because an evaluation failed
 
 
 def make_page(folder: Path, *, maps: bool, delimiter: str = "comma") -> Page | None:
     """Return the page of a run or an evaluation; None if the folder is neither."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
-        found, missing = predictions.of_run(
+        found, missing, failed = predictions.of_run(
             folder,
             is_running=run.state == "running",
             has_several_labels=run.options.get("data.labels") == "several",
         )
-        return build(name, run, found, missing, maps=maps, delimiter=delimiter)
+        page = build(name, run, found, missing, maps=maps, delimiter=delimiter)
+        return replace(page, is_incomplete=failed)
     is_evaluation = (folder / "evaluation.json").is_file()
     return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter) if is_evaluation else None
 

@@ -165,15 +165,15 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     return ""
 
 
-def of_run(run: Path, *, is_running: bool, has_several_labels: bool = False) -> tuple[Predictions | None, str]:
-    """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, run
-    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason).
-    has_several_labels: per image, for which evaluate writes no predictions."""
+def of_run(run: Path, *, is_running: bool, has_several_labels: bool = False) -> tuple[Predictions | None, str, bool]:
+    """Return (predictions of a run's best checkpoint, "", False). If they are missing or older than the checkpoint, run
+    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason, whether it
+    is a failure). has_several_labels: per image, for which evaluate writes no predictions."""
     checkpoint, folder, reason = CheckpointStore.of_run(run).best, run / EVALUATION, ""
     file = folder / "evaluation.json"
     if not _is_current(file, checkpoint):
         if is_running:
-            return None, "The run is still training, so it has not been evaluated image by image yet."
+            return None, "The run is still training, so it has not been evaluated image by image yet.", False
         try:
             with lock_or_wait(run / f".{EVALUATION}.lock"):
                 if not _is_current(file, checkpoint):  # another report may have evaluated it in the meantime
@@ -181,10 +181,11 @@ def of_run(run: Path, *, is_running: bool, has_several_labels: bool = False) -> 
         except OSError as error:
             reason = f"The best checkpoint could not be evaluated ({error.strerror or error})."
     if not file.is_file():
-        return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
+        return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image.", bool(reason)
     if has_several_labels and read_results(file).get("predictions") is None:
-        return None, "The page shows no images: its galleries are made for one label per image."
+        return None, "The page shows no images: its galleries are made for one label per image.", bool(reason)
     try:
-        return read(folder, "run this command again"), f"{reason} The page shows older predictions." if reason else ""
+        older = f"{reason} The page shows older predictions." if reason else ""
+        return read(folder, "run this command again"), older, bool(reason)
     except ConfigError as error:
-        return None, str(error)
+        return None, str(error), True

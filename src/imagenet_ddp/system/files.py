@@ -172,6 +172,12 @@ def describe_path(path: Path) -> str:
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
+def short_path(path: Path) -> Path:
+    """Return the path from the current folder if it is in it, else the path as it is."""
+    inside = path.is_absolute() and path.is_relative_to(Path.cwd())
+    return path.relative_to(Path.cwd()) if inside else path
+
+
 def where(location: str) -> str:
     """Return " in" and the absolute path of a folder or file, or an address; "" for none."""
     return f" in {location if '://' in location else Path(location).absolute()}" if location else ""

@@ -1,13 +1,21 @@
 """Format counts, fractions, times, lists, errors and commands for display."""
 
+import functools
 import os
 import re
+import shlex
+import shutil
+import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 MIB = 2**20  # bytes
 UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
+
+SCRIPT = "imagenet-ddp"
+LINE = re.compile(r"(?<![\w./-])(?<!uv run )python -m imagenet_ddp(?:\.(\w+))?")  # of a shell
 
 _USER = re.compile(r"://[^/\s?#]*@")  # user:password@ of an address
 _QUERY = re.compile(r"([?&][^=&#\s]*(?:token|secret|passw|credential|signature|sig|key)[^=&#\s]*=)[^&#\s'\"]+", re.I)
@@ -70,8 +78,8 @@ def printable(text: str) -> str:
 
 def for_terminal(text: str) -> str:
     """Escape what `printable` escapes, except the ends of lines: names of files and classes must not control a
-    terminal. Hide the secrets in addresses."""
-    return "\n".join(map(printable, without_secrets(text).split("\n")))
+    terminal. Hide the secrets in addresses. Write command lines as this command was typed."""
+    return "\n".join(map(printable, as_typed(without_secrets(text)).split("\n")))
 
 
 def first_line(error: BaseException) -> str:
@@ -94,9 +102,22 @@ def load_error(error: BaseException) -> str:
     return "it was not written by torch.save" if "mmap" in reason or "weights_only" in reason else reason
 
 
-def uv_run() -> str:
-    """Return the start of a command: "uv run " if this process was started by `uv run`, else ""."""
-    return "uv run " if UV in os.environ else ""
+@functools.cache
+def typed_program() -> tuple[str, str]:
+    """Return (how a line begins, what stands before a command's name), as this process was started: python -m
+    imagenet_ddp., .venv/bin/python -m imagenet_ddp., imagenet-ddp."""
+    start, is_script = "uv run " if UV in os.environ else "", Path(sys.argv[0]).name == SCRIPT
+    name, typed = (SCRIPT, sys.argv[0]) if is_script else ("python", sys.orig_argv[0])
+    found = shutil.which(name)  # what a shell starts
+    if not (start or (found and os.path.abspath(found) == os.path.abspath(typed))):  # noqa: PTH100
+        name = shlex.quote(typed)
+    return (f"{start}{name}", " ") if is_script else (f"{start}{name} -m imagenet_ddp", ".")
+
+
+def as_typed(text: str) -> str:
+    """Return a text whose command lines begin as this process was started, instead of with `python -m`."""
+    program, before_verb = typed_program()
+    return LINE.sub(lambda found: program + (before_verb + found[1] if found[1] else ""), text)
 
 
 def shown(value: Any) -> str:

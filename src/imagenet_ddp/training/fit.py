@@ -15,6 +15,7 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.bounded_wait import said_while_slow
+from imagenet_ddp.system.files import short_path
 from imagenet_ddp.training import build, diagnosis
 from imagenet_ddp.training.run_summary import closing_lines, continue_command, require_files, results
 from imagenet_ddp.training.start_report import detail_lines, opening_lines
@@ -40,7 +41,9 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             log.say(line)
         for line in detail_lines(plan, world, parts.data):
             log.note(line)
-        log.say(f"Run folder: {job.run_dir} (all choices and their reasons: logs/rank{world.place.rank}.log)")
+        log.say(
+            f"Run folder: {short_path(job.run_dir)} (all choices and their reasons: logs/rank{world.place.rank}.log)"
+        )
         if is_first:
             (job.run_dir / "summary.json").unlink(missing_ok=True)
             result_files.write_config(job.run_dir, job.config)

@@ -26,6 +26,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Config, Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs import result_files
+from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, format_loss, percent, without_secrets
 from imagenet_ddp.training.build import Run
 
@@ -98,10 +99,10 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     lines += batch_norm_lines(untrained, loss, num_classes, steps, epochs) or _chance_lines(job, parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
-    lines += [*ignored, f"Run folder: {job.run_dir}"]
+    lines += [*ignored, f"Run folder: {short_path(job.run_dir)}"]
     is_generated = data.name == "shapes" and not data.target
-    if parts.trainer.global_step and not is_generated:
-        lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
+    if parts.trainer.global_step and not is_generated and not job.in_sweep:  # which ends with one line for all
+        lines.append(f"Make a report: `python -m imagenet_ddp.report {shlex.quote(str(short_path(job.run_dir)))}`")
     if (counted := parts.module.val_counts)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
@@ -110,7 +111,7 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
-        lines += NEXT_STEPS.format(train=f"{job.program} -m imagenet_ddp.train").splitlines()
+        lines += NEXT_STEPS.format(train="python -m imagenet_ddp.train").splitlines()
     return lines
 
 
@@ -191,7 +192,7 @@ def continue_command(job: Job, plan: Plan) -> str:
     # what a checkpoint may not choose, such as own classes and addresses, is typed again
     resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
     options = f"{shlex.join(resume)}{_world_words(job.config, plan.place)}"
-    return f"{job.program} -m imagenet_ddp.train {options}"
+    return f"python -m imagenet_ddp.train {options}"
 
 
 def _world_words(config: Config, place: Place) -> str:

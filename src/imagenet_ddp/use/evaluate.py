@@ -71,7 +71,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
     callbacks: list[L.Callback] = [bad_images, collected] if task.has_one_prediction else [bad_images]
     watches = [] if world.watch is None else [StalledStep(world.watch.fail, config.strategy.timeout_s)]
     trainer = build.make_trainer(plan, world, [*watches, *callbacks], job.run_dir)
-    log.say(world.place.sentence())
+    if world.place.world_size > 1:
+        log.say(world.place.sentence())
     log.say(
         f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
         f" of {count_noun(num_classes, 'class')}{where(data.val_images.location)} at {config.data.image_size} pixels,"

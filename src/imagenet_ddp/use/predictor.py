@@ -247,7 +247,7 @@ def make_predictor(
 def open_exported(path: Path, decoder: str) -> Predictor:
     """Open an exported file. decoder: value of data.decoder. Raises ConfigError for a file that export did not
     write."""
-    hint = "Hint: write the file with python -m imagenet_ddp.export."
+    hint = "Hint: write the file with `python -m imagenet_ddp.export`."
     kind = graph_format(path)
     assert kind is not None
     try:

@@ -129,7 +129,7 @@ def test_predict_uses_what_the_cache_of_the_hub_has(cache: Path, tree: Path, run
 @pytest.mark.parametrize(("repository", "offline", "words"), [
     ("me/empty", False, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
     ("me/gone", False, r"model\.weights=hf://me/gone could not be downloaded from http.*/me/gone"),
-    ("me/ten", True, r"not be downloaded from http.*/me/ten .*Hint: download a file of weights there, and set model\."),
+    ("me/ten", True, r"not be downloaded from http.*/me/ten .*Hint: set model\.weights=FILE to read"),
 ])  # fmt: skip
 def test_what_a_hub_does_not_give_is_explained(
     cache: Path, monkeypatch: pytest.MonkeyPatch, repository: str, offline: bool, words: str
@@ -159,6 +159,6 @@ def test_a_download_that_breaks_off_or_stalls_leaves_no_file(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
     monkeypatch.setattr(download, "ANSWER_S", 0.3 if what == "stalled" else 60)  # a busy machine answers late
-    with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*Hint: put that file at "):
+    with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*copy it to "):
         download.from_url("model.weights=URL", f"{hub}/{what}/model.safetensors", sha256="0123")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".imagenet_ddp.lock"]

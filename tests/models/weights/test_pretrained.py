@@ -236,7 +236,7 @@ def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_
     [sentence] = map(str, caught.value.mistakes)
     url = torchvision.models.get_model_weights("resnet18")["DEFAULT"].url
     assert f"could not be downloaded from {url} (" in sentence
-    assert f"put that file at {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
+    assert f"copy it to {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
 
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import shlex
 import urllib.request
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -14,6 +15,7 @@ import torch
 
 from imagenet_ddp.config.paths import FILES
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_path
@@ -24,6 +26,10 @@ from imagenet_ddp.system.text import first_line, shorten_list
 _OF_HUB = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pt", "model.pth", "model.pt")
 ANSWER_S = 60.0  # longest wait for an answer, and for more bytes
 CHUNK_BYTES = 1 << 20
+
+
+class DownloadError(ConfigError):
+    """Weights cannot be downloaded, as on a machine without a network."""
 
 
 def from_url(option: str, url: str, name: str | None = None, sha256: str | None = None) -> Path:
@@ -43,7 +49,7 @@ def from_url(option: str, url: str, name: str | None = None, sha256: str | None 
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _download(url, target, sha256 or "")
             except (OSError, HTTPException, ValueError) as error:
-                hint = f"put that file at {target}, or set {option.partition('=')[0]}=PATH"
+                hint = f"download that file on another machine, and copy it to {shlex.quote(str(target))}"
                 raise _failed(option, url, error, hint) from error
     return target
 
@@ -79,7 +85,7 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
     except ConfigError:
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError
-        raise _failed(option, url, error, f"download a file of weights there, and set {key}=PATH") from error
+        raise _failed(option, url, error, "download that file on another machine, and copy it to this one") from error
 
 
 def from_timm(option: str, config: Any) -> Path | None:
@@ -114,9 +120,10 @@ def _download(url: str, target: Path, sha256: str) -> None:
             raise ValueError(f"its SHA-256 must begin with {sha256}, but is {digest.hexdigest()}")
 
 
-def _failed(option: str, url: str, error: Exception, hint: str) -> ConfigError:
-    reason = first_line(error).rstrip(".") or type(error).__name__
-    return ConfigError(f"{option} could not be downloaded from {url} ({reason}). Hint: {hint}.")
+def _failed(option: str, url: str, error: Exception, hint: str) -> DownloadError:
+    reason, key = first_line(error).rstrip(".") or type(error).__name__, option.partition("=")[0]
+    file = setting(f"{key}=FILE", aim="to read weights that this machine has")
+    return DownloadError(Mistake(f"{option} could not be downloaded from {url} ({reason})", (key,), (file,), hint))
 
 
 @contextmanager
