@@ -69,3 +69,12 @@ def test_windows_gets_a_sentence(typed: list[str], code: int, tmp_path: Path):
     done = subprocess.run([sys.executable, *typed], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == code and "Linux or macOS, got Windows. Hint: run `wsl --install`" in done.stderr
     assert ("Traceback" in done.stderr) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("trian", "did you mean imagenet_ddp.train?"), ("xyz", "lists the commands")]
+)
+def test_a_misspelt_module_has_a_correction(typed: str, meant: str):
+    done = subprocess.run([sys.executable, "-m", f"imagenet_ddp.{typed}", "seed=1"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"there is no command imagenet_ddp.{typed}. Hint: " in done.stderr and meant in done.stderr

@@ -31,11 +31,29 @@ def _require_system() -> None:
 
 def _is_command() -> bool:
     """Return whether this process is a command, which imports the package first, and not a program that uses it."""
-    # While Python looks for the module after -m, the first argument is "-m".
     if sys.argv[:1] == ["-m"]:
-        return sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0] == __name__
+        return _module_typed().split(".")[0] == __name__
     # a process that multiprocessing starts has the arguments of its parent in sys.argv only
     return any(Path(word).stem == "imagenet-ddp" and word in sys.orig_argv for word in sys.argv[:1])
+
+
+def _module_typed() -> str:
+    """Return the module after -m. While Python looks for it, the first argument is "-m"."""
+    return sys.orig_argv[-len(sys.argv)].removeprefix("-m") if sys.argv[:1] == ["-m"] else ""
+
+
+def _require_module() -> None:
+    """End with a sentence if no module has the name after -m, for which Python has no correction."""
+    folder, name = Path(__file__).parent, (*_module_typed().split("."), "")[1]
+    if not name or any((folder / name).with_suffix(suffix).exists() for suffix in ("", ".py")):
+        return
+    from difflib import get_close_matches
+
+    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    near = get_close_matches(name.lower(), names, 1)
+    hint = f"did you mean {__name__}.{near[0]}?" if near else f"`python -m {__name__}` lists the commands."
+    print(f"there is no command {__name__}.{name}. Hint: {hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _begin_command() -> None:
@@ -64,4 +82,5 @@ def __getattr__(name: str) -> Any:
 
 _require_system()
 if _is_command():
+    _require_module()
     _begin_command()

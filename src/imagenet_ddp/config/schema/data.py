@@ -33,7 +33,9 @@ class DataConfig(Replaceable):
         dict[str, Any], "Arguments of _target_; streamed: arguments of the file system; table: names of the columns."
     ] = field(default_factory=dict[str, Any])
     root: Annotated[
-        str | None, "Folder with train/<class>/ and val/<class>/; table: path of the file; null: the source's default."
+        str | None,
+        "Folder of the images: train/<class>/ and val/<class>/, or as train_dir and val_dir say; table, arrays: path "
+        "of the file; null: the source's default.",
     ] = None
     images_dir: Annotated[
         str | None, Example("FOLDER"), "table: folder to which its paths are relative; null: the table's own folder."
