@@ -59,7 +59,10 @@ def compose(
     done = [_job(verb, files, options, wrong) for options in jobs]
     if files.own_folder is None:
         return done, []
-    return done, check_files.validate(files, [job.hydra.runtime.choices for job in done], declared(verb))
+    in_files = check_files.validate(files, [job.hydra.runtime.choices for job in done], declared(verb))
+    for job in done:
+        job.wrong.update(key for mistake in in_files for key in mistake.keys)
+    return done, in_files
 
 
 def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) -> Job:

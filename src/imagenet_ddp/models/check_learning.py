@@ -7,7 +7,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
@@ -111,7 +111,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
             "model.weights is null"
         )
-        fixes = setting("model.weights=DEFAULT"), without("budget_min")
+        fixes = setting("model.weights=DEFAULT"), setting("budget_min=null")
         found.append(Mistake(what, ("budget_min", "model.weights"), fixes))
     return found
 
@@ -132,14 +132,14 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
     ):
         if value:
             what = f"{key} must be {unset} with budget_min, which chooses the length of the run, got {shown(value)}"
-            found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}={unset}"), without("budget_min"))))
+            found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}={unset}"), setting("budget_min=null"))))
     if schedule.at_epochs:
         what = f"schedule.name must follow the epochs, whose number budget_min chooses, got {schedule.name}"
         own = SCHEDULES["cosine"]()
         unread = tuple(
             f"schedule.{key}" for key, value in type(schedule)().items() if key not in own and schedule[key] != value
         )
-        fixes = Fix(("schedule.name=cosine",), unread), without("budget_min")
+        fixes = Fix(("schedule.name=cosine",), unread), setting("budget_min=null")
         found.append(Mistake(what, ("schedule.name", "budget_min"), fixes))
     return found
 
