@@ -54,7 +54,7 @@ WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 def _number_in(value: Any, accepts: Callable[[Any], bool]) -> str | None:
     """Return the accepted number that a text of another type probably means: 10 for ten, 10epochs or 10.0."""
-    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)", str(value), re.IGNORECASE)
+    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)", str(value), re.IGNORECASE | re.ASCII)
     word = str(value).strip().lower()
     meant = float(found[1]) if found else WORDS.index(word) if word in WORDS else None
     if meant is None or isinstance(value, bool):
