@@ -4,8 +4,7 @@
 
 Writes the photographs of FOLDER to WORK/photos, and beside each of NUM_COPIED of them a copy of each kind, gets their
 features with the options that follow (model, weights), and looks for near-copies as prepare=check does: among the
-photographs and the copies of one kind at a time. The figures are those of every second class; the thresholds were
-chosen on the others.
+photographs and the copies of one kind at a time. The figures are those of every second class.
 """
 
 import io
