@@ -114,7 +114,7 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):
     line = "python -m imagenet_ddp.prepare prepare=check data=imagefolder data.root=photos out=checked"
-    assert f"{line} prepare.num_workers=1 experiment=finetune" in words_of(page_of(photos, monkeypatch))
+    assert f"{line} prepare.num_workers=1 experiment=probe" in words_of(page_of(photos, monkeypatch))
 
 
 def test_a_pass_that_fails_leaves_the_rest_of_the_page(photos: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ from conftest import SMALL, SMALL_ARGS, Run, write_images
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.curation.unknown import read as read_reference
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
@@ -48,6 +49,8 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     np.testing.assert_allclose(found.vectors[found.is_val], expected, rtol=1e-4, atol=1e-5)
     assert found.targets[found.is_val].tolist() == batch["target"].tolist()
 
+    again = run(*options, code=0)
+    assert "1 image cannot be read" in again.stdout and len(stored(tmp_path)) == 14
     shutil.copy(data / "val/cat/000.jpg", data / "train/dog/new.jpg")
     (data / "train/cat/000.jpg").unlink()
     again = run(*options, code=0)
@@ -64,8 +67,13 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     assert "Expected accuracy on new images like these" in probed.stdout, probed.stdout
     expected = json.loads((tmp_path / "p/summary.json").read_text())["expected"]
     assert expected["num_images"] == 9 and len(expected["top1_interval"]) == 2
-    used = run("predict", "checkpoint=p", f"images={data / 'val/cat/000.jpg'}", code=0)
-    assert used.stdout.splitlines()[1].count(",") >= 4
+    assert "Written to p/known.npz" in probed.stdout
+    used = run("predict", "checkpoint=p", f"images={data / 'val/cat/000.jpg'}", "top_k=1", code=0)
+    assert used.stdout.startswith("path,class_1,probability_1,known,familiarity,error\n"), used.stderr
+    reference = read_reference(tmp_path / "p/known.npz")
+    run("features", "checkpoint=p", code=0)  # the same, with the features of the validation images, too
+    after = read_reference(tmp_path / "p/known.npz")
+    assert after.digest == reference.digest and after.threshold == pytest.approx(reference.threshold)
 
 
 @pytest.mark.slow(20)

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor, distributed
 
 from imagenet_ddp.callbacks.train_log import find_log
+from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.cross_validation import Estimate, estimate
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import compute_features, evaluating
 from imagenet_ddp.models.regression import Regression, fit_regression
@@ -37,8 +40,8 @@ class RegressionHead(L.Callback):
     head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
     until_s: the time.monotonic() by which this validation should end. Images are read as long as the rate so far leaves
     time for the regression and the validation. stored: file of a pass over the images, which is used if its net,
-    preprocessing, precision and images are those of the run. estimates: also say what accuracy to expect on new images;
-    `estimate` then has it on rank 0.
+    preprocessing, precision and images are those of the run. estimates: the net stays as it is, so also say what accuracy
+    to expect on new images, which `estimate` then has on rank 0, and write known.npz into the run folder.
     """
 
     def __init__(
@@ -75,7 +78,11 @@ class RegressionHead(L.Callback):
         with torch.no_grad():
             head.weight.copy_(regression.weight)
             head.bias.copy_(regression.bias)
-        these = "these features" if num_read >= num_images else f"the features of {num_read}, all that the time allows"
+        these = (
+            "these features"
+            if num_read >= num_images or math.isinf(self._until_s)
+            else f"the features of {num_read}, all that the time allows"
+        )
         self._say(
             f"The last layer starts from logistic regression on {these}, which is right for "
             f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
@@ -83,10 +90,27 @@ class RegressionHead(L.Callback):
         )
         for line in self.estimate.lines if self.estimate else ():
             self._say(line)
+        if self._estimates and columns is not None:
+            self._say(self._write_reference(trainer, pl_module, data, columns))
+
+    def _write_reference(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule, columns: Columns) -> str:
+        """Write what tells images that are like the training images from others. Return a sentence. columns: of the
+        training images."""
+        found = self._stored_features(pl_module, data)
+        held_out = None if found is None else of_images(found, data.val_images, data.source.digest, self._seed)
+        splits = [columns] if held_out is None else [columns, held_out]
+        _, vectors, targets = (torch.cat(column).numpy() for column in zip(*splits, strict=True))
+        digest = unknown.net_digest(pl_module.net, (self.head,), data.eval_transform, Reading.of(data.options))
+        is_val = np.arange(len(vectors)) >= len(columns[0])
+        features = replace(
+            Features.bare(vectors, np.zeros(len(vectors), np.uint64), digest), targets=targets, is_val=is_val
+        )
+        return unknown.write_reference(Path(trainer.default_root_dir) / unknown.FILE, features, digest)
 
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
-        stored = self._read(pl_module, data) if trainer.is_global_zero else None
+        found = self._stored_features(pl_module, data) if trainer.is_global_zero else None
+        stored = None if found is None else of_images(found, data.train_images, data.source.digest, self._seed)
         if trainer.strategy.broadcast(stored is not None):
             self._say(f"The features of the training images are read from {self._stored}.")
             return stored
@@ -103,8 +127,8 @@ class RegressionHead(L.Callback):
         order = index.argsort()  # the same on any number of ranks
         return index[order], features[order], targets[order]
 
-    def _read(self, pl_module: Any, data: ImageDataModule) -> Columns | None:
-        """Return what a pass has stored; None if it lacks an image that can be read, or is of another net."""
+    def _stored_features(self, pl_module: Any, data: ImageDataModule) -> Features | None:
+        """Return what a pass has stored; None if it is of another net."""
         try:
             found = None if self._stored is None or not self._stored.is_file() else read_features(self._stored)
         except ConfigError as error:
@@ -115,7 +139,7 @@ class RegressionHead(L.Callback):
             pl_module.net, (self.head,), data.eval_transform, reading, self._precision
         ):
             return None
-        return of_images(found, data, self._seed)
+        return found
 
     def _fit(self, trainer: L.Trainer, pl_module: Any, columns: Columns | None) -> tuple[Regression, int]:
         """Return (the regression, the number of images that it is fitted to), the same on all ranks."""
@@ -161,12 +185,11 @@ class RegressionHead(L.Callback):
         return index, features, targets
 
 
-def of_images(found: Features, data: ImageDataModule, seed: int) -> Columns | None:
-    """Return the stored features of the training images, of MAX_IMAGES drawn at random if there are more; None if those
-    of an image that can be read are missing."""
-    images = data.train_images
+def of_images(found: Features, images: Images, source_digest: str, seed: int) -> Columns | None:
+    """Return the stored features of the images of a split, of MAX_IMAGES drawn at random if there are more; None if
+    those of an image that can be read are missing."""
     row_of = {stamp: row for row, stamp in enumerate(found.stamps.tolist())}
-    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, data.source.digest).tolist()])
+    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, source_digest).tolist()])
     unreadable = {path for path, _ in found.unreadable}
     if any(images.path(index) not in unreadable for index in np.flatnonzero(rows < 0).tolist()):
         return None

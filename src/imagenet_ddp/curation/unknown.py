@@ -24,6 +24,7 @@ from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import first_line
 
@@ -101,8 +102,9 @@ def accepting(scores: np.ndarray) -> float:
 
 
 def net_digest(net: nn.Module, heads: tuple[str, ...], transform: EvalTransform, reading: Reading) -> str:
-    """Return a digest of what the features depend on, except for rounding. heads: names of the layers that compute the
-    logits."""
+    """Return a digest of what the features depend on, except for rounding, by which precisions and decoders differ.
+    heads: names of the layers that compute the logits."""
+    reading = replace(reading, decoder="auto")  # a training has the name of the one that it uses
     return digest_of(net, heads, replace(transform, val_mirror=False), reading, "")
 
 
@@ -132,6 +134,17 @@ def write(path: Path, reference: Reference) -> None:
         np.savez(
             file, weight=reference.weight, bias=reference.bias, threshold=reference.threshold, digest=reference.digest
         )
+
+
+def write_reference(path: Path, features: Features, digest: str) -> str:
+    """Fit a reference to features, and write it. Return a sentence for the log. digest: result of net_digest."""
+    try:
+        reference = reference_of(features, digest)
+    except ConfigError as error:
+        return f"No {FILE} is written: {error}"
+    with disk_errors_as_run_error(path):
+        write(path, reference)
+    return f"Written to {path}, by which predict tells unknown images."
 
 
 def read(path: Path) -> Reference:

@@ -27,7 +27,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
     """Return (what is known, "") with the features of a pass through model.weights, or what was known with the reason
     why there are none; "" if no weights are set. out: existing folder for the file of the pass."""
     if not plan.config.model.weights:
-        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=finetune"])), ""
+        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=probe"])), ""
     file = (out / FILE).absolute()
     argv = [*(word for word in plan.argv if not word.startswith(_OWN)), quoted(f"out={file}")]
     sys.stdout.flush()

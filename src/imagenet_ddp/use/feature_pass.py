@@ -87,7 +87,7 @@ def run(job: Job, plan: Plan, world: World) -> int:
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             if job.checkpoint is not None and is_own(job.checkpoint):
                 of_net = unknown.net_digest(module.net, heads, data.eval_transform, Reading.of(config.data))
-                log.say(_write_reference(job.checkpoint, features, of_net))
+                log.say(unknown.write_reference(unknown.file_of(job.checkpoint), features, of_net))
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
                 out, write = Path(config.out), write_parquet if config.out.endswith(".parquet") else write_features
@@ -99,17 +99,6 @@ def run(job: Job, plan: Plan, world: World) -> int:
         log.close()
     destroy_process_group()
     return number
-
-
-def _write_reference(checkpoint: Path, features: Features, digest: str) -> str:
-    """Write what tells images that are like the training images from others into the run folder. Return a sentence."""
-    try:
-        reference = unknown.reference_of(features, digest)
-    except ConfigError as error:
-        return f"No {unknown.FILE} is written: {error}"
-    path = unknown.file_of(checkpoint)
-    unknown.write(path, reference)
-    return f"Written to {path}, by which predict tells unknown images."
 
 
 def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:
