@@ -40,8 +40,8 @@ class RegressionHead(L.Callback):
     head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
     until_s: the time.monotonic() by which this validation should end. Images are read as long as the rate so far leaves
     time for the regression and the validation. stored: file of a pass over the images, which is used if its net,
-    preprocessing, precision and images are those of the run. estimates: the net stays as it is, so also say what accuracy
-    to expect on new images, which `estimate` then has on rank 0, and write known.npz into the run folder.
+    preprocessing, precision and images are those of the run. estimates: the net stays as it is, so also say what
+    accuracy to expect on new images, which `estimate` then has on rank 0, and write known.npz into the run folder.
     """
 
     def __init__(
@@ -78,11 +78,8 @@ class RegressionHead(L.Callback):
         with torch.no_grad():
             head.weight.copy_(regression.weight)
             head.bias.copy_(regression.bias)
-        these = (
-            "these features"
-            if num_read >= num_images or math.isinf(self._until_s)
-            else f"the features of {num_read}, all that the time allows"
-        )
+        has_all = num_read >= num_images or math.isinf(self._until_s)  # the others cannot be read
+        these = "these features" if has_all else f"the features of {num_read}, all that the time allows"
         self._say(
             f"The last layer starts from logistic regression on {these}, which is right for "
             f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
