@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from helpers.made_features import blobs
 
 from imagenet_ddp.curation.cross_validation import (
@@ -9,9 +10,10 @@ from imagenet_ddp.curation.cross_validation import (
     fold_of_each,
     interval,
     learning_curve,
-    neighbour_classes,
+    neighbour_accuracy,
     out_of_fold,
 )
+from imagenet_ddp.models.regression import PrincipalAxes
 
 
 def test_the_interval_is_wilsons():
@@ -43,9 +45,8 @@ def test_an_image_does_not_see_its_own_label():
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
     right = out_of_fold(features.vectors, features.targets, 3, fold_of_each(features.targets))
     assert (right.argmax(1) == features.targets).mean() == 1
-    neighbours = neighbour_classes(features.vectors, features.targets, 3, folds)
-    assert (neighbours == features.targets).mean() == 1
-    assert abs((neighbour_classes(features.vectors, random, 3, folds) == random).mean() - 1 / 3) < 0.09
+    assert neighbour_accuracy(features.vectors, features.targets, 3, folds, 150) == Accuracy(150, 150)
+    assert abs(neighbour_accuracy(features.vectors, random, 3, folds).share - 1 / 3) < 0.09
 
 
 def test_the_curve_says_whether_more_photographs_help():
@@ -54,7 +55,8 @@ def test_the_curve_says_whether_more_photographs_help():
         folds = fold_of_each(features.targets)
         shares = out_of_fold(features.vectors, features.targets, 4, folds)
         whole = Accuracy(int((shares.argmax(1) == features.targets).sum()), 240)
-        curve = learning_curve(features.vectors, features.targets, 4, folds, whole)
+        axes = PrincipalAxes(torch.from_numpy(features.vectors))
+        curve = learning_curve(axes, features.targets, 4, folds, whole)
         assert curve.num_images == pytest.approx([48, 96, 192], abs=3)
         return curve.sentence
 

@@ -19,10 +19,10 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.commands import PredictConfig, RunConfig
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import _new_config
+from imagenet_ddp.launch.job import new_config
 from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.use.open_predictor import open_predictor
@@ -131,7 +131,7 @@ def test_a_training_prepares_images_as_its_weights_unless_typed(
     torch.save({"x": torch.ones(1)}, tmp_path / "x.pt")
     net = ["model.library=timm", "model.name=tf_efficientnet_lite1", "data=imagefolder", f"data.root={tree}"]
     request = parse.command_line("train", [*net, f"model.weights={tmp_path / 'x.pt'}", *options], {})
-    data = _new_config(request, {}).data
+    data = new_config(request, {}, RunConfig).data
     assert (data.image_size, data.val_resize, data.interpolation, data.mean) == expected
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.figure_asserts import assert_no_text_is_cut
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -75,7 +76,7 @@ def test_a_small_change_looks_small(tmp_path: Path) -> None:
 
 def test_the_dark_scheme_is_dark(tmp_path: Path) -> None:
     table = read_metrics(write(tmp_path / "metrics.csv", run_of(3)))
-    grounds = [np.mean(curves(table, "a run", scheme=scheme).get_facecolor()[:3]) for scheme in ("light", "dark")]
+    grounds = [np.mean(to_rgb(curves(table, "a run", scheme=scheme).get_facecolor())) for scheme in ("light", "dark")]
     assert grounds[0] == 1 and grounds[1] < 0.2
 
 

@@ -24,5 +24,5 @@ def test_an_output_that_is_not_finite_is_no_class() -> None:
     outputs = torch.tensor([[0.1, 0.9], [float("nan")] * 2])
     predictor = Predictor(["a", "b"], ["a", "b"], None, lambda images: Outputs(outputs), torch.device("cpu"))  # type: ignore[arg-type]
     first, second = predictor.predict([torch.zeros(3, 8, 8)] * 2, 1)
-    assert first == Result([(1, pytest.approx(0.9))])
+    assert first.top == [(1, pytest.approx(0.9))] and not first.reason
     assert second == Result([], "the output of the net is NaN or inf")

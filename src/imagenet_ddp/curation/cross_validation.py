@@ -14,6 +14,7 @@ from imagenet_ddp.system.text import count_noun, percent
 
 NUM_FOLDS = 5
 NEIGHBOURS = 5  # that vote for a class
+MOST_NEIGHBOURS = 4000  # images whose neighbours vote
 HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
 
 
@@ -57,15 +58,21 @@ def fold_of_each(
 
 
 def out_of_fold(
-    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, l2: float = 0.03
+    vectors: np.ndarray,
+    targets: np.ndarray,
+    num_classes: int,
+    folds: np.ndarray,
+    l2: float = 0.03,
+    axes: PrincipalAxes | None = None,
 ) -> np.ndarray:
     """Return the probabilities of each image by a logistic regression to the images of the other folds, float32 (N,
     num_classes).
 
     vectors: float (N, D). targets: int64 (N,). folds: result of fold_of_each. l2: as in models.regression. Mean,
-    variance and axes of the features are those of all images; they do not depend on the labels.
+    variance and axes of the features are those of all images; they do not depend on the labels. axes: of these
+    features, if they are known.
     """
-    axes, labels = PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
+    axes, labels = axes or PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
     found = np.full((len(targets), num_classes), 1 / num_classes, np.float32)
     for fold in np.unique(folds).tolist():
         rows = np.flatnonzero(folds == fold)
@@ -76,16 +83,20 @@ def out_of_fold(
     return found
 
 
-def neighbour_classes(vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray) -> np.ndarray:
-    """Return the class for which the nearest images of the other folds vote, each with its cosine, int64 (N,)."""
-    found = np.empty(len(targets), np.int64)
+def neighbour_accuracy(
+    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, most: int = MOST_NEIGHBOURS
+) -> Accuracy:
+    """Return how often the nearest images of the other folds vote for the class of an image, each with its cosine.
+    most: images of which that is asked, drawn at random if there are more."""
+    asked = np.random.default_rng(0).permutation(len(targets))[:most]
+    num_right = 0
     for fold in np.unique(folds).tolist():
-        is_held_out = folds == fold
-        cosines, positions = nearest(vectors[is_held_out], vectors[~is_held_out], NEIGHBOURS)
-        votes = np.zeros((len(cosines), num_classes))
-        np.add.at(votes, (np.arange(len(cosines))[:, None], targets[~is_held_out][positions]), cosines)
-        found[is_held_out] = votes.argmax(1)
-    return found
+        queries, others = asked[folds[asked] == fold], np.flatnonzero(folds != fold)
+        cosines, positions = nearest(vectors[queries], vectors[others], NEIGHBOURS)
+        votes = np.zeros((len(queries), num_classes))
+        np.add.at(votes, (np.arange(len(queries))[:, None], targets[others[positions]]), cosines)
+        num_right += int((votes.argmax(1) == targets[queries]).sum())
+    return Accuracy(num_right, len(asked))
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,11 @@ class LearningCurve:
 
 
 def learning_curve(
-    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, whole: Accuracy, l2: float = 0.03
+    axes: PrincipalAxes, targets: np.ndarray, num_classes: int, folds: np.ndarray, whole: Accuracy, l2: float = 0.03
 ) -> LearningCurve:
     """Return the accuracy with a quarter and half of the images outside each fold, and with all, which is `whole`.
-    folds: result of fold_of_each."""
-    axes, labels = PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
+    axes: of the features. folds: result of fold_of_each."""
+    labels = torch.from_numpy(targets)
     quarters = fold_of_each(targets, 4, seed=1)
     numbers, found = list[int](), list[Accuracy]()
     for count in (1, 2):
@@ -165,9 +176,8 @@ def estimate(
     """Estimate the accuracy of a regression of this strength. groups: as for fold_of_each."""
     folds = fold_of_each(targets, seed=seed, groups=groups)
 
-    def accuracy(predicted: np.ndarray) -> Accuracy:
-        return Accuracy(int((predicted == targets).sum()), len(targets))
-
-    regression = accuracy(out_of_fold(vectors, targets, num_classes, folds, l2).argmax(1))
-    neighbours = accuracy(neighbour_classes(vectors, targets, num_classes, folds))
-    return Estimate(regression, neighbours, learning_curve(vectors, targets, num_classes, folds, regression, l2))
+    axes = PrincipalAxes(torch.from_numpy(vectors))
+    probabilities = out_of_fold(vectors, targets, num_classes, folds, l2, axes)
+    regression = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
+    neighbours = neighbour_accuracy(vectors, targets, num_classes, folds)
+    return Estimate(regression, neighbours, learning_curve(axes, targets, num_classes, folds, regression, l2))

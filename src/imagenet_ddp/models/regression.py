@@ -10,6 +10,7 @@ from torch import Tensor
 
 L2 = tuple(10 ** (half / 2) for half in range(1, -7, -1))  # strengths tried on the held-out tenth: 3.2 to 0.001
 _MOST_EXACT = 2**22  # numbers that are computed with in float64; more of them take too much memory and time
+_BLOCK = 4096  # images that are turned at a time
 _MOST_STEPS, _SMALLEST = 150, 1e-6  # of the optimizer; share of the largest variance below which an axis is dropped
 
 
@@ -80,7 +81,10 @@ class PrincipalAxes:
             self.places = sides * (variances * len(scaled)).sqrt()
         else:
             variances, self._axes = _eigen(scaled.T @ scaled / len(scaled))
-            self.places = scaled @ self._axes
+            for begin in range(0, len(scaled), _BLOCK):  # in place, because a copy would be as large as the features
+                rows = scaled[begin : begin + _BLOCK]
+                rows[:, : len(variances)] = rows @ self._axes
+            self.places = scaled[:, : len(variances)]
         self._variances = variances
 
     def minimise(

@@ -1,9 +1,11 @@
 """Section: the accuracy to expect on new images, from a regression to the features of a trained net."""
 
 import numpy as np
+import torch
 
 from imagenet_ddp.curation.cross_validation import Accuracy, learning_curve
 from imagenet_ddp.curation.interval import interval_words
+from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, percent
 
@@ -20,7 +22,9 @@ def expected_accuracy(checked: Checked) -> Section | None:
         return Section(NAME, "Accuracy", {"command": checked.command}, heading="What accuracy to expect")
     is_right = probabilities.argmax(1) == features.targets
     whole = Accuracy(int(is_right.sum()), len(is_right))
-    curve = learning_curve(features.vectors, features.targets, len(features.labels), checked.folds, whole)
+    curve = learning_curve(
+        PrincipalAxes(torch.from_numpy(features.vectors)), features.targets, len(features.labels), checked.folds, whole
+    )
     words = f"{in_words(whole.share)} new images like these will be recognised"
     range_words = interval_words(whole.num_right, whole.num_images)
     counts, right = (
