@@ -12,7 +12,7 @@ from helpers.fake_runs import make_run
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import leaderboard, page, predictions
-from imagenet_ddp.report.__main__ import _compare
+from imagenet_ddp.report.__main__ import _leaderboard
 from imagenet_ddp.report.run_folders import find_runs, read_run
 from imagenet_ddp.runs import folder as run_folder
 
@@ -98,6 +98,6 @@ def test_the_leaderboard_over_ten_strange_folders(tmp_path: Path, capsys: pytest
     with (make_run(tmp_path / "9") / "metrics.csv").open("a") as file:
         file.truncate(65 * 2**20)
     assert len(find_runs(tmp_path)) == 10
-    files = _compare([tmp_path], "comma")
+    files = _leaderboard([tmp_path], "comma")
     assert "9 (metrics.csv is larger than 64 MiB)" in " ".join(capsys.readouterr().out.split())
     assert b"\x1b" not in files["report.md"] + files["report.csv"]

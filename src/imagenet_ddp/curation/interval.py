@@ -1,4 +1,4 @@
-"""Give the 95 % interval of an accuracy that was measured on some images."""
+"""Give the 95 % interval of an accuracy that was measured on some images, and of the difference of two on the same."""
 
 from statistics import NormalDist
 
@@ -20,3 +20,22 @@ def interval_words(num_right: float, num_images: int) -> str:
     low, high = (100 * end for end in interval(num_right, num_images))
     digits = 0 if high - low >= 2 else 1 if high - low >= 0.2 else 2
     return f"{low:.{digits}f} to {high:.{digits}f} %"
+
+
+def paired_interval(both: int, first: int, second: int, neither: int) -> tuple[float, float]:
+    """Return the 95 % interval of the accuracy of the second net minus that of the first, on the same images (Newcombe
+    1998, Statistics in Medicine 17, 2635, method 10). both, first, second, neither: number of images that both nets,
+    only one of them, or none of them predicts correctly; at least one image."""
+    total = both + first + second + neither
+    ends = [(right / total, *interval(right, total)) for right in (both + second, both + first)]
+    (new, new_low, new_high), (old, old_low, old_high) = ends
+    product = (both + first) * (second + neither) * (both + second) * (first + neither)
+    excess = both * neither - first * second
+    excess = max(excess - total / 2, 0) if excess > 0 else excess
+    correlation = excess / product**0.5 if product else 0.0
+
+    def half(one: float, other: float) -> float:
+        return max(one**2 - 2 * correlation * one * other + other**2, 0) ** 0.5
+
+    difference = new - old
+    return difference - half(new - new_low, old_high - old), difference + half(new_high - new, old - old_low)

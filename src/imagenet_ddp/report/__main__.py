@@ -1,5 +1,5 @@
-"""Write the page of one run, or the leaderboard of any set of run folders: python -m imagenet_ddp.report DIR... Imports
-torch only for the images of a page.
+"""Write the page of one run, the leaderboard of any set of run folders, or the comparison of two nets on the same
+images: python -m imagenet_ddp.report DIR... Imports torch only for the images of a page.
 
 Exit codes: 0 success, 1 the files could not be written or the run could not be evaluated, 2 refused.
 """
@@ -16,9 +16,9 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, must_be, setting
-from imagenet_ddp.report import leaderboard
+from imagenet_ddp.report import comparison, leaderboard
 from imagenet_ddp.report.page import make_page
-from imagenet_ddp.report.run_folders import MARKER, find_runs
+from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.files import atomic_write, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
@@ -54,7 +54,7 @@ def main() -> None:
             else None
         )
         if page is None:
-            _write(options.out, _compare(options.folders, options.delimiter))
+            _write(options.out, _several(options.folders, options.delimiter))
         else:
             print(*(printable(line) for line in page.summary), sep="\n", flush=True)
             _write(options.out, page.files)
@@ -98,7 +98,26 @@ def read(argv: Sequence[str]) -> Options:
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter)
 
 
-def _compare(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
+def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
+    """Print the comparison of two evaluations; of two runs, also the leaderboard. Return the files. Raises ConfigError
+    if there is nothing to show."""
+    if len(folders) != 2 or not all(comparison.is_one_net(folder) for folder in folders):
+        return _leaderboard(folders, delimiter)
+    if any(read_run(folder) is None for folder in folders):
+        lines, files = comparison.compare(*folders)
+    else:
+        files = _leaderboard(folders, delimiter)
+        try:
+            lines, pages = comparison.compare(*folders)
+            files |= pages
+        except ConfigError as error:
+            lines = [str(error)]
+        print()
+    print(*(printable(line) for line in lines), sep="\n", flush=True)
+    return files
+
+
+def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
     """Print the leaderboard, and return its files. Raises ConfigError if a folder contains no run."""
     found = {folder: find_runs(folder) for folder in folders}
     if mistakes := [

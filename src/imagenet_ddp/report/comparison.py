@@ -1,0 +1,213 @@
+"""Compare two nets, such as last week's and today's, on the images that both were evaluated on and neither was trained
+on. An image is recognised by its content, so the two may have been evaluated on different folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.curation.interval import interval_words, paired_interval
+from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.pages.render import render
+from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
+from imagenet_ddp.report.run_folders import MARKER, read_run
+from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
+
+if TYPE_CHECKING:
+    from imagenet_ddp.report.pictures import Pictures
+
+PAGE = "comparison.html"
+TEMPLATE = Path(__file__).with_name("comparison.html")
+NUM_PICTURES = 60  # per gallery
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The N images that count. old, new: int64 (N,), their rows in the predictions of each net. num_trained: of the
+    images in both evaluations, those left out because a net was trained on them. num_single: images in only one.
+    unknown: names of the nets that do not say which images they were trained on."""
+
+    old: np.ndarray
+    new: np.ndarray
+    num_trained: int
+    num_single: int
+    unknown: list[str]
+
+
+def is_one_net(folder: Path) -> bool:
+    """Return whether a folder is that of a run or of an evaluation."""
+    return evaluation_of(folder) is not None or read_run(folder) is not None
+
+
+def evaluation_of(folder: Path) -> Path | None:
+    """Return the evaluation of a run, or the folder itself if evaluate wrote it; None if there is none."""
+    return next((each for each in (folder, folder / EVALUATION) if (each / "evaluation.json").is_file()), None)
+
+
+def compare(old: Path, new: Path) -> tuple[list[str], dict[str, bytes]]:
+    """Return (lines to print, the files). old, new: folders of runs or evaluations. Raises ConfigError with a sentence
+    and what to type if they have no images in common that count."""
+    found = [evaluation_of(folder) for folder in (old, new)]
+    if missing := [folder for folder, each in zip((old, new), found, strict=True) if each is None]:
+        names = " and ".join(printable(str(folder)) for folder in missing)
+        lines = " and ".join(f"`{shell_line('report', [str(folder), 'maps=false'])}`" for folder in missing)
+        raise ConfigError(
+            f"Two nets are compared on the images that both were evaluated on, but {names} "
+            f"{'has' if len(missing) == 1 else 'have'} no evaluation. Hint: run {lines}, then this command again. If "
+            f"the classes of the data have changed since, {_on_new_images(str(old), str(new))}."
+        )
+    one, other = (read(each) for each in found if each is not None)
+    pairs = _pairs(one, other, (str(old), str(new)))
+    if not len(pairs.old):
+        raise ConfigError(
+            f"{printable(str(old))} and {printable(str(new))} must have been evaluated on common images that neither "
+            f"was trained on, but there are none{_left_out(pairs)}. Hint: {_on_new_images(one.model, other.model)}."
+        )
+    return _page((str(old), str(new)), one, other, pairs)
+
+
+def _on_new_images(old: str, new: str) -> str:
+    lines = [
+        f"`{shell_line('evaluate', [quoted(f'checkpoint={model}'), 'data.root=TEST', f'hydra.run.dir={name}'])}`"
+        for model, name in ((old, "old_test"), (new, "new_test"))
+    ]
+    then = shell_line("report", ["old_test", "new_test"])
+    return f"put photographs that neither has seen into TEST/<class>/, run {lines[0]} and {lines[1]}, then `{then}`"
+
+
+def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
+    keys, trained, unknown = [], np.empty(0, np.uint64), list[str]()
+    for found, name in zip((old, new), names, strict=True):
+        keys.append(content_keys(found.evaluation.get("folder") or ".", Names.of(found.paths)))
+        of_net = _trained_on(found)
+        if of_net is None:
+            unknown.append(printable(name))
+        else:
+            trained = np.union1d(trained, of_net)
+    common, in_old, in_new = np.intersect1d(*keys, return_indices=True)  # of copies, the first
+    is_file = common != np.uint64(NO_KEY)
+    is_trained = np.isin(common, trained) & is_file
+    num_single = sum(len(np.unique(each[each != np.uint64(NO_KEY)])) - int(is_file.sum()) for each in keys)
+    counts = is_file & ~is_trained
+    order = np.argsort(in_new[counts])
+    return Pairs(in_old[counts][order], in_new[counts][order], int(is_trained.sum()), num_single, unknown)
+
+
+def _trained_on(found: Predictions) -> np.ndarray | None:
+    """Return the content keys of the images that a net was trained on, uint64; None if it does not say."""
+    with import_torch():
+        from imagenet_ddp.runs import checkpoint_file
+        from imagenet_ddp.training.held_out import ImageKeys
+    if found.checkpoint is None or not checkpoint_file.is_own(found.checkpoint):
+        return None
+    keys = ImageKeys.stored_in(checkpoint_file.read(found.checkpoint)[checkpoint_file.KEY])
+    return None if keys is None else keys.trained
+
+
+def _left_out(pairs: Pairs) -> str:
+    parts = [f"{count_noun(pairs.num_trained, 'image')} that one of them was trained on"] if pairs.num_trained else []
+    parts += [f"{count_noun(pairs.num_single, 'image')} that only one was evaluated on"] if pairs.num_single else []
+    return f" (left out: {' and '.join(parts)})" if parts else ""
+
+
+def _page(
+    names: tuple[str, str], old: Predictions, new: Predictions, pairs: Pairs
+) -> tuple[list[str], dict[str, bytes]]:
+    total = len(pairs.old)
+    label = np.array(new.classes, dtype=object)[new.target[pairs.new]]  # labels may have been corrected since
+    right = [_predicted(each, rows) == label for each, rows in ((old, pairs.old), (new, pairs.new))]
+    is_mended, is_spoiled = ~right[0] & right[1], right[0] & ~right[1]
+    num_right = [int(each.sum()) for each in right]
+    both = int((right[0] & right[1]).sum())
+    ends = paired_interval(both, int(is_spoiled.sum()), int(is_mended.sum()), int((~right[0] & ~right[1]).sum()))
+    difference = (num_right[1] - num_right[0]) / total
+    verdict = (
+        "the new net is better"
+        if ends[0] > 0
+        else "the new net is worse"
+        if ends[1] < 0
+        else "the difference may be chance"
+    )
+    accuracies = [f"{percent(num / total, 1)} ({interval_words(num, total)})" for num in num_right]
+    points = f"{100 * difference:+.1f} points ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
+    lines = [
+        f"On {count_noun(total, 'image')} that both were evaluated on{_but_not_trained(pairs)}: old {accuracies[0]}, "
+        f"new {accuracies[1]}{_left_out(pairs)}.",
+        f"Difference {points}: {verdict}. Newly right: {is_mended.sum():,}, newly wrong: {is_spoiled.sum():,}.",
+    ]
+    with import_torch():
+        from imagenet_ddp.report.pictures import read_pictures
+    changed = {
+        name: np.flatnonzero(mask)[:NUM_PICTURES].tolist()
+        for name, mask in (("mended", is_mended), ("spoiled", is_spoiled))
+    }
+    shown = [int(pairs.new[number]) for each in changed.values() for number in each]
+    pictures = read_pictures(new, shown, [])
+    item = partial(_item, old, new, pairs, pictures)
+    only = [_only(new, old), _only(old, new)]
+    context = {
+        "marker": MARKER, "title": "Old and new net on the same images", "name": f"{names[0]} → {names[1]}",
+        "total": total, "accuracies": [
+            (which, percent(num / total, 1), interval_words(num, total))
+            for which, num in zip(("old", "new"), num_right, strict=True)
+        ],
+        "difference": f"{100 * difference:+.1f}", "ends": f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f}",
+        "verdict": verdict, "lines": lines, "only": only, "unknown": pairs.unknown, "left_out": _left_out(pairs),
+        "num_relabelled": int((np.array(old.classes, dtype=object)[old.target[pairs.old]] != label).sum()),
+        "num_mended": int(is_mended.sum()), "num_spoiled": int(is_spoiled.sum()), "reason": pictures.reason,
+        "classes": _classes(label, right, dict(zip(new.classes, new.labels, strict=True))),
+        **{name: [item(number) for number in rows] for name, rows in changed.items()},
+    }  # fmt: skip
+    known = [f"{which} knows {shorten_list(each)}." for which, each in _known(only)]
+    return [*lines, *known], {PAGE: render(TEMPLATE, context)}
+
+
+def _but_not_trained(pairs: Pairs) -> str:
+    if not pairs.unknown:
+        return " and neither was trained on"
+    return f" ({' and '.join(pairs.unknown)} may have been trained on them: its checkpoint does not say)"
+
+
+def _predicted(found: Predictions, rows: np.ndarray) -> np.ndarray:
+    """Return the names of the predicted classes; "" for an output that is NaN or inf, which is no class's name."""
+    return np.array([*found.classes, ""], dtype=object)[found.prediction[rows]]
+
+
+def _only(found: Predictions, other: Predictions) -> list[str]:
+    """Return the labels of the classes that only the first net knows."""
+    known = {*other.classes}
+    labels = (label for name, label in zip(found.classes, found.labels, strict=True) if name not in known)
+    return sorted(labels, key=alphabetical)
+
+
+def _known(only: Sequence[list[str]]) -> list[tuple[str, list[str]]]:
+    return [(f"Only the {which} net", each) for which, each in zip(("new", "old"), only, strict=True) if each]
+
+
+def _classes(label: np.ndarray, right: Sequence[np.ndarray], labels: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a row for each class, the largest loss of accuracy first."""
+    rows = []
+    for name in {*label.tolist()}:
+        here = label == name
+        old, new = (float(each[here].mean()) for each in right)
+        rows.append({"label": labels[name], "num": int(here.sum()), "old": old, "new": new, "difference": new - old})
+    return sorted(rows, key=lambda row: (row["difference"], alphabetical(row["label"])))
+
+
+def _item(old: Predictions, new: Predictions, pairs: Pairs, pictures: "Pictures", number: int) -> dict[str, Any]:
+    rows = int(pairs.old[number]), int(pairs.new[number])
+    guesses = []
+    for found, row in zip((old, new), rows, strict=True):
+        predicted = int(found.prediction[row])
+        guesses.append(("no class" if predicted < 0 else found.labels[predicted], float(found.confidence[row])))
+    return {
+        "uri": pictures.thumbnails.get(rows[1]), "path": new.paths[rows[1]], "label": new.labels[new.target[rows[1]]],
+        "guesses": guesses,
+    }  # fmt: skip

@@ -1,0 +1,102 @@
+"""Two nets are compared on images that both were evaluated on and neither was trained on."""
+
+import json
+import re
+from html import unescape
+from itertools import product
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SMALL, Run, write_images
+from helpers.fake_predictions import write_evaluation
+
+from imagenet_ddp.curation.interval import interval, paired_interval
+
+CLASSES = ["cat", "dog"]
+
+
+def probabilities(predicted: list[int]) -> np.ndarray:
+    return np.where(np.eye(2)[predicted] > 0, 0.9, 0.1)
+
+
+@pytest.mark.slow(10)
+def test_next_week_with_a_new_class(run: Run, tmp_path: Path):
+    write_images(tmp_path / "photos", {"cat": 20, "dog": 15})
+    write_images(tmp_path / "more", {"cat": 10, "dog": 10, "zebra": 10}, seed=1)
+    start = ("train", *SMALL, "data.val_fraction=0.4")
+    run(*start, "data.root=photos", "hydra.run.dir=old", code=0)
+    trained = run(*start, "data.root=more", "model.weights=old", "hydra.run.dir=new", code=0)
+    assert "classifier.1 is new (other classes)" in trained.stdout + trained.stderr
+    for name in ("old", "new"):
+        run(
+            "evaluate", f"checkpoint={name}", "data.root=photos", "data.val_fraction=null",
+            f"hydra.run.dir={name}_test", code=0,
+        )  # fmt: skip
+    done = run("report", "old_test", "new_test", "out=both", code=0)
+    num_held_out = json.loads((tmp_path / "old/summary.json").read_text())["num_val_images"]
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"On {num_held_out} images that both were evaluated on and neither was trained on: old ")
+    assert f"(left out: {35 - num_held_out} images that one of them was trained on)" in lines[0]
+    assert re.match(r"Difference [+-]\d+\.\d points \([+-]\d+\.\d to [+-]\d+\.\d\): ", lines[1])
+    assert lines[2:] == ["Only the new net knows zebra.", "", "Written to both: comparison.html"]
+    html = (tmp_path / "both/comparison.html").read_text()
+    num_changed = sum(map(int, re.findall(r"Newly (?:right|wrong|right: \d+, newly wrong): (\d+)", lines[1])))
+    assert html.count("data:image/jpeg") >= min(num_changed, 1) and "No images are shown" not in html
+
+
+def test_images_are_recognised_by_their_content(run: Run, tmp_path: Path):
+    write_images(tmp_path / "a", {"cat": 6, "dog": 2})
+    paths = [f"a/cat/{number:03}.jpg" for number in range(6)] + ["a/dog/000.jpg", "a/dog/001.jpg"]
+    target = np.array([0] * 6 + [1] * 2)
+    old = probabilities([0, 0, 0, 1, 1, 1, 1, 1])
+    write_evaluation(tmp_path / "one", old, target, CLASSES, paths=paths)
+    (tmp_path / "b").mkdir()
+    renamed = [f"b/{number}.jpg" for number in range(8)]
+    for before, after in zip(paths, reversed(renamed), strict=True):
+        (tmp_path / after).write_bytes((tmp_path / before).read_bytes())
+    new = [1, 0, 0, 0, 0, 1, 1, 0]  # in the order of `paths`
+    write_evaluation(tmp_path / "two", probabilities(new[::-1]), target[::-1], CLASSES, paths=renamed)  # fmt: skip
+    done = run("report", "one", "two", "out=both", code=0)
+    first, second = done.stdout.splitlines()[:2]
+    assert "one and two may have been trained on them" in first
+    assert "old 62.5 %" in first and "new 62.5 %" in first
+    low, high = paired_interval(3, 2, 2, 1)
+    assert second == (
+        f"Difference +0.0 points ({100 * low:+.1f} to {100 * high:+.1f}): the difference may be chance. "
+        "Newly right: 2, newly wrong: 2."
+    )
+    text = unescape((tmp_path / "both/comparison.html").read_text())
+    wrong = text[text.index('id="wrong"') : text.index('id="right"')]
+    assert {*re.findall(r'title="(b/\d\.jpg)"', wrong)} == {"b/7.jpg", "b/0.jpg"}
+    assert re.findall(r"<tr><td>(\w+)</td>.*?([+-][\d.]+)</td></tr>", text) == [("dog", "-50.0"), ("cat", "+16.7")]
+
+
+def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path):
+    write_images(tmp_path / "a", {"cat": 2, "dog": 2})
+    for name, folder in (("one", "cat"), ("two", "dog")):
+        write_evaluation(tmp_path / name, probabilities([0, 1]), np.array([0, 1]), CLASSES,
+                         paths=[f"a/{folder}/{number:03}.jpg" for number in range(2)])  # fmt: skip
+    done = run("report", "one", "two", code=2)
+    text = " ".join(done.stderr.split())
+    assert "but there are none (left out: 4 images that only one was evaluated on). Hint: put" in text
+    assert "data.root=TEST hydra.run.dir=old_test" in text
+
+
+def test_the_paired_interval():
+    for right in (0, 7, 20):  # of nets that err independently, about Newcombe's method 5: no correlation
+        assert paired_interval(right, 0, 0, 20 - right)[0] <= 0 <= paired_interval(right, 0, 0, 20 - right)[1]
+    low, high = paired_interval(10, 2, 6, 7)
+    assert paired_interval(10, 6, 2, 7) == pytest.approx((-high, -low)), "antisymmetric"
+    assert high - low < 2 * (interval(16, 25)[1] - interval(16, 25)[0])
+    total, shares = 20, (0.6, 0.05, 0.2, 0.15)  # the exact coverage, over all outcomes
+    coverage = 0.0
+    for both, first, second in product(range(total + 1), repeat=3):
+        if (neither := total - both - first - second) < 0:
+            continue
+        ends = paired_interval(both, first, second, neither)
+        if ends[0] <= shares[2] - shares[1] <= ends[1]:
+            ways = comb(total, both) * comb(total - both, first) * comb(total - both - first, second)
+            coverage += ways * np.prod(np.power(shares, (both, first, second, neither)))
+    assert 0.93 < coverage < 0.99
