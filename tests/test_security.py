@@ -29,6 +29,8 @@ from PIL import Image
 
 from imagenet_ddp import demo
 from imagenet_ddp.cli import parse
+from imagenet_ddp.curation import unknown
+from imagenet_ddp.curation.features import read_features
 from imagenet_ddp.data.decoding.decode import decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
@@ -188,6 +190,46 @@ def test_an_npz_runs_no_code_and_is_refused_in_a_sentence(content: str, tmp_path
     with pytest.raises(ConfigError, match="failed"):
         open_arrays(str(path))
     assert not (tmp_path / "touched").exists()
+
+
+def _as_zip(header: bytes, body: bytes = b"", **options: Any) -> Callable[[Path], object]:
+    def write_it(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", **options) as file:
+            for name in ("vectors", "weight"):
+                file.writestr(f"{name}.npy", header + body)
+
+    return write_it
+
+
+def _with_bytes(write_it: Callable[[Path], object], **changes: int) -> Callable[[Path], object]:
+    """Write a zip file, then set bytes of the entry of its first part in the directory at the end: flags, or method."""
+
+    def changed(path: Path) -> None:
+        write_it(path)
+        content = bytearray(path.read_bytes())
+        for name, value in changes.items():
+            content[content.find(b"PK\1\2") + {"flags": 8, "method": 10}[name]] = value
+        path.write_bytes(content)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "write_it",
+    [
+        _as_zip(_huge()), _as_zip(_huge(), bytes(10**6), compression=zipfile.ZIP_DEFLATED),
+        _as_zip(_huge(), compression=zipfile.ZIP_LZMA), _with_bytes(_as_zip(_huge()), flags=1),
+        _with_bytes(_as_zip(_huge()), method=99), os.mkfifo, Path.mkdir, lambda path: path.write_bytes(_huge()),
+    ],
+    ids=["huge", "deflated", "lzma", "encrypted", "another method", "pipe", "folder", "no archive"],
+)  # fmt: skip
+@pytest.mark.parametrize("read", [read_features, unknown.read])
+def test_a_strange_file_of_features_is_refused_in_a_sentence(
+    read: Callable[[Path], object], write_it: Callable[[Path], object], tmp_path: Path
+):
+    write_it(path := tmp_path / "f.npz")
+    with pytest.raises(ConfigError, match=r"but is not \(.*\)\."):
+        read(path)
 
 
 @pytest.mark.parametrize(

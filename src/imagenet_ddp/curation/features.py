@@ -3,7 +3,6 @@ them."""
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import atomic_path, describe_path
 from imagenet_ddp.system.text import printable
@@ -125,14 +125,14 @@ def read_features(path: Path) -> Features:
     """Read the file, which may come from anyone: it holds numbers and text only. Raises ConfigError if it is not one
     that write_features wrote, or if it holds NaN or inf."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: _array(file, name, *kind) for name, kind in _ARRAYS.items()}
-            encoded = _array(file, "texts", np.uint8, 1)
-            if len(encoded) > _MOST_TEXT:
-                raise ValueError("its names are too long")
-            found = Features(**arrays, **_texts(json.loads(encoded.tobytes())))
+        stored = read_arrays(path, (*_ARRAYS, "texts"))
+        arrays = {name: _array(stored, name, *kind) for name, kind in _ARRAYS.items()}
+        encoded = _array(stored, "texts", np.uint8, 1)
+        if len(encoded) > _MOST_TEXT:
+            raise ValueError("its names are too long")
+        found = Features(**arrays, **_texts(json.loads(encoded.tobytes())))
         _require_consistent(found)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, RecursionError) as error:
+    except Exception as error:  # zip, memory, key or value errors, depending on the contents of the file
         raise ConfigError(
             f"{describe_path(path)} must be a file of features, but is not ({type(error).__name__}: "
             f"{printable(str(error))}). {_AGAIN}"

@@ -8,7 +8,6 @@ scaled so that 1 is that of a typical image that was held out, and 0 that of fea
 image is known if its familiarity is at least a threshold, which 95 % of the held-out images reach.
 """
 
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.curation.cross_validation import fold_of_each
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.recognise import digest_of
@@ -150,12 +150,8 @@ def write_reference(path: Path, features: Features, digest: str) -> str:
 def read(path: Path) -> Reference:
     """Read a reference without running code from the file. Raises ConfigError for any other file."""
     try:
-        with zipfile.ZipFile(path) as file:
-            num_bytes = sum(each.file_size for each in file.infolist())
-        if num_bytes > MOST_FILE_BYTES:
-            raise ValueError(f"it holds {num_bytes:,} bytes, more than {MOST_FILE_BYTES:,}")
-        with np.load(path, allow_pickle=False) as stored:
-            weight, bias, threshold, digest = (stored[name] for name in ("weight", "bias", "threshold", "digest"))
+        names = "weight", "bias", "threshold", "digest"
+        weight, bias, threshold, digest = read_arrays(path, names, MOST_FILE_BYTES).values()
         if weight.ndim != 2 or not len(weight) or bias.shape != weight.shape[:1]:
             raise ValueError("weight and bias must be (K, D) and (K,)")
         if any(each.dtype != np.float32 or not np.isfinite(each).all() for each in (weight, bias)):
@@ -164,7 +160,7 @@ def read(path: Path) -> Reference:
             raise ValueError("threshold must be a number")
         if digest.dtype.kind != "U" or digest.shape:
             raise ValueError("digest must be text")
-    except Exception as error:  # zip, zlib, memory, key or value errors, depending on the contents of the file
+    except Exception as error:  # zip, memory, key or value errors, depending on the contents of the file
         reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
         raise ConfigError(f"{path} must be what the command features writes, but is not ({reason}).") from error
     return Reference(np.ascontiguousarray(weight), bias, float(threshold), str(digest))

@@ -96,15 +96,20 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, _YAML_LOADER)
 
 
-def read_small(path: Path, most: int = MOST_BYTES) -> str:
-    """Return the text of a regular file, in UTF-8. Raises UnusualFileError for a device or a pipe, which might never
-    end, and for a file of more than `most` bytes."""
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read it. Raises UnusualFileError for a device or a pipe, which might never end, and OSError."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would be waited for
-    with os.fdopen(number, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnusualFileError("is not a regular file")
-        if status.st_size > most:
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise UnusualFileError("is not a regular file")
+    return os.fdopen(number, "rb")
+
+
+def read_small(path: Path, most: int = MOST_BYTES) -> str:
+    """Return the text of a regular file, in UTF-8. Raises UnusualFileError for another one, and for a file of more than
+    `most` bytes."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
             raise UnusualFileError(f"is larger than {most >> 20} MiB")
         return file.read().decode()
 
