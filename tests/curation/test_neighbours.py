@@ -32,3 +32,20 @@ def test_there_may_be_fewer_references_than_are_asked_for():
     one = REFERENCES[:1]
     assert neighbours.nearest(one, one, 3, exclude_self=True)[1].shape == (1, 0)
     assert np.isfinite(neighbours.nearest(np.zeros((2, 8), np.float32), REFERENCES, 1)[0]).all()
+
+
+def test_of_many_references_the_candidates_come_from_some_axes(monkeypatch: pytest.MonkeyPatch):
+    """Features of photographs vary much along few axes: here, 12 of 40."""
+    generator = np.random.default_rng(1)
+    spread = np.where(np.arange(40) < 12, 1.0, 0.1)
+    many = (3 + generator.normal(size=(600, 40)) * spread).astype(np.float32)
+    exact = neighbours.nearest(many, many, 3, exclude_self=True)
+    monkeypatch.setattr(neighbours, "MOST_EXACT", 100)
+    monkeypatch.setattr(neighbours, "NUM_AXES", 12)
+    found = neighbours.nearest(many, many, 3, exclude_self=True)
+    assert (found[1] == exact[1]).mean() > 0.99
+    same = found[1] == exact[1]
+    np.testing.assert_allclose(found[0][same], exact[0][same], rtol=1e-5)
+    assert (found[1] != np.arange(600)[:, None]).all()
+    other = neighbours.nearest(many[:7], many.copy(), 3)
+    assert other[1][:, 0].tolist() == list(range(7)) and other[0][:, 0] == pytest.approx(np.ones(7))
