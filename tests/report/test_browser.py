@@ -1,5 +1,7 @@
 """The page in a browser: tables are sorted, galleries are short until asked, and it is as wide as the screen."""
 
+import base64
+import io
 import json
 import re
 import shutil
@@ -10,7 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
+from PIL import Image
 
+import imagenet_ddp.pages
+from imagenet_ddp.pages.render import render
+from imagenet_ddp.pages.section import Section
 from imagenet_ddp.report import pictures
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
@@ -62,3 +68,55 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     num_wrong = int((~found.is_right).sum())
     assert seen["short"] == 24 + min(24, num_wrong)
     assert seen["whole"] == 60 + min(60, num_wrong)
+
+
+# The sheet of pictures arrives only when the script says so.
+LATE = """<script>
+const Native = Image;
+window.Image = function () {
+  const image = new Native();
+  Object.defineProperty(image, "src", { set: (value) => { window.arrive = () => image.setAttribute("src", value); } });
+  window.sheet = image;
+  return image;
+};
+</script>"""
+POINT = """<script>
+const map = document.querySelector(".map"), plane = map.querySelector(".plane"), frame = map.querySelector(".frame");
+const box = plane.getBoundingClientRect(), seen = [];
+const color = () => Array.from(frame.getContext("2d").getImageData(40, 40, 1, 1).data);
+function point(type, x, y) {
+  const place = { clientX: box.left + x * box.width, clientY: box.top + y * box.height };
+  plane.dispatchEvent(new PointerEvent(type, place));
+  seen.push([map.querySelector(".caption").textContent, color()]);
+}
+point("pointermove", 0.4, 0.6);
+sheet.addEventListener("load", () => {
+  seen.push(["arrived", color()]);
+  point("pointerdown", 0.9, 0.1);
+  document.body.innerHTML = '<pre id="result"></pre>';
+  document.getElementById("result").textContent = JSON.stringify(seen);
+});
+arrive();
+</script>"""
+
+
+def test_the_map_shows_the_picture_of_the_nearest_dot(tmp_path: Path):
+    stream, sheet = io.BytesIO(), Image.new("RGB", (160, 80), "#ff0000")
+    sheet.paste("#0000ff", (80, 0, 160, 80))
+    sheet.save(stream, "PNG")
+    context = {
+        "points": json.dumps([[0, 0, 0, "a.jpg"], [1000, 1000, 1, "b.jpg"]]), "labels": [(0, "cat"), (1, "dog")],
+        "columns": 2, "tile": 80, "pictures": 2, "num_points": 2, "total": 2,
+        "sheet": f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}",
+    }  # fmt: skip
+    page = {"marker": "m", "name": "n", "title": "t", "figures": [], "to_mend": [], "good": [], "notes": []}
+    template = Path(imagenet_ddp.pages.__file__).with_name("check.html")
+    html = render(template, page | {"sections": [Section("image_map", "Map", context)]}).decode()
+    html = html.replace("<body>", f"<body>{LATE}").replace("</body>", f"{POINT}</body>")
+    (tmp_path / "page.html").write_text(html)
+    match = re.search(r'<pre id="result">(.*?)</pre>', dom_of((tmp_path / "page.html").as_uri(), tmp_path / "profile"))
+    assert match, "the script came to its end"
+    red, blue = [255, 0, 0, 255], [0, 0, 255, 255]
+    assert json.loads(unescape(match[1])) == [
+        ["cat: a.jpg", [0, 0, 0, 0]], ["arrived", red], ["dog: b.jpg", blue],
+    ]  # fmt: skip

@@ -29,7 +29,7 @@ for (const button of document.querySelectorAll("th button")) {
   });
 }
 
-// The map of images: dots on a canvas; the nearest dot to the pointer shows its picture, a tile of one sheet.
+// The map of images: dots on a canvas; the dot nearest to the pointer shows its picture, a tile of one sheet.
 for (const map of document.querySelectorAll(".map")) {
   const points = JSON.parse(map.dataset.points), canvas = map.querySelector(".plane"), pen = canvas.getContext("2d");
   const frame = map.querySelector(".frame"), caption = map.querySelector(".caption"), legend = map.nextElementSibling;
@@ -40,6 +40,7 @@ for (const map of document.querySelectorAll(".map")) {
   const names = Object.fromEntries(buttons.map((button) => [button.dataset.class, button.textContent]));
   for (const button of buttons) button.firstElementChild.style.background = color(Number(button.dataset.class));
   const tiles = new Image();
+  tiles.addEventListener("load", picture); // a large sheet is decoded after the first dot is pointed at
   tiles.src = sheet;
 
   const place = (point) => [MARGIN + point[0] / 1000 * (canvas.clientWidth - 2 * MARGIN), canvas.clientHeight - MARGIN - point[1] / 1000 * (canvas.clientHeight - 2 * MARGIN)];
@@ -59,9 +60,15 @@ for (const map of document.querySelectorAll(".map")) {
       if (number === current) { pen.globalAlpha = 1; pen.strokeStyle = getComputedStyle(map).color; pen.lineWidth = 2; pen.stroke(); }
     });
   }
+  function picture() {
+    const view = frame.getContext("2d");
+    view.clearRect(0, 0, tile, tile);
+    if (current < 0 || current >= pictures) return;
+    view.drawImage(tiles, (current % columns) * tile, Math.floor(current / columns) * tile, tile, tile, 0, 0, tile, tile);
+  }
   function show(event) {
     const box = canvas.getBoundingClientRect();
-    let best = 900;
+    let best = Infinity; // however far: half of a map may be empty
     let found = -1;
     points.forEach((point, number) => {
       if (chosen >= 0 && chosen !== point[2]) return;
@@ -71,9 +78,7 @@ for (const map of document.querySelectorAll(".map")) {
     });
     if (found < 0 || found === current) return;
     current = found;
-    const view = frame.getContext("2d");
-    view.clearRect(0, 0, tile, tile);
-    if (found < pictures) view.drawImage(tiles, (found % columns) * tile, Math.floor(found / columns) * tile, tile, tile, 0, 0, tile, tile);
+    picture();
     caption.textContent = `${names[points[found][2]]}: ${points[found][3]}`;
     draw();
   }
