@@ -1,14 +1,16 @@
 """Near-copies: candidates by their features, confirmed by their pixels."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.made_features import blobs
 from helpers.made_photographs import photograph
 from PIL import Image
 
 from imagenet_ddp.curation.features import Features
-from imagenet_ddp.curation.near_copies import COLUMNS, NearCopies, candidates, find_near_copies
+from imagenet_ddp.curation.near_copies import COLUMNS, Group, NearCopies, Pair, candidates, find_near_copies
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
 
 CLASSES = ["cat", "dog"]
@@ -101,3 +103,18 @@ def test_the_candidates_are_the_nearest_of_either():
     }
     assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted and len(first) == len(wanted)
     np.testing.assert_allclose(cosines, table[first, second], atol=1e-5)
+
+
+def test_the_rows_of_a_large_group_take_one_pass_over_its_pairs():
+    class Counted(list[Pair]):
+        num_passes = 0
+
+        def __iter__(self) -> Iterator[Pair]:
+            Counted.num_passes += 1
+            return super().__iter__()
+
+    features = blobs(30)
+    pairs = Counted(Pair(at, at + 1, 0.9, 0.7 + at / 100, False) for at in range(29))
+    rows = NearCopies([Group(list(range(30)), pairs, True, True)]).rows(features)
+    assert [row[5] for row in rows[:3]] == ["0.70", "0.71", "0.72"] and Counted.num_passes == 1
+    assert [row[6] for row in rows[-2:]] == [features.paths[29], features.paths[28]]

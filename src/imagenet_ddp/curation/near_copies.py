@@ -98,8 +98,12 @@ class NearCopies:
         image that agrees best."""
         found = list[tuple[Any, ...]]()
         for number, group in enumerate(self.groups, 1):
+            best_of: dict[int, Pair] = {}
+            for pair in group.pairs:
+                for at in (pair.first, pair.second):
+                    best_of[at] = max(best_of.get(at, pair), pair, key=lambda each: each.agreement)
             for at in group.members:
-                best = max((p for p in group.pairs if at in (p.first, p.second)), key=lambda pair: pair.agreement)
+                best = best_of[at]
                 other = best.second if at == best.first else best.first
                 label, split = features.labels[features.targets[at]], "val" if features.is_val[at] else "train"
                 figures = f"{best.cosine:.3f}", f"{best.agreement:.2f}", features.paths[other]
