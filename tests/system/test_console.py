@@ -85,3 +85,15 @@ def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path) -> None:
         os.close(write)
         assert (done.returncode, done.stderr) == (code, ""), command
     assert len((tmp_path / "logs/rank0.log").read_text().splitlines()) == 3
+
+
+def test_the_time_left_does_not_count_the_start(monkeypatch: pytest.MonkeyPatch):
+    now_s = 100.0
+    monkeypatch.setattr("imagenet_ddp.system.console.time.monotonic", lambda: now_s)
+    progress = console.Progress("check", 300, "images")
+    now_s += 9.0  # processes start
+    progress.add(1)
+    assert progress.line() == "check: 1 of 300 images (0.3 %)"
+    now_s += 1.0
+    progress.add(99)
+    assert progress.line() == "check: 100 of 300 images (33.3 %), 99 images/s, 0:02 left"

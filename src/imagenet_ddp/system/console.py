@@ -139,11 +139,13 @@ class Progress:
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._begin_s = time.monotonic()
+        self._first: tuple[int, float] | None = None  # done, and when, after what starts once: processes, or a net
         self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
 
     def add(self, done: int) -> None:
         self.done += done
         now = time.monotonic()
+        self._first = self._first or (self.done, now)
         if now < self._next_s:
             return
         self._next_s = now + (REDRAW_S if self._is_terminal else LINE_S)
@@ -156,9 +158,10 @@ class Progress:
     def line(self) -> str:
         """Return a line such as "train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"."""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
-        if not self.done or self.seconds <= 0:
+        begin, begin_s = self._first or (0, 0.0)
+        if self.done == begin or (seconds := time.monotonic() - begin_s) <= 0:
             return text + self.more()
-        speed = self.done / self.seconds
+        speed = (self.done - begin) / seconds
         if self._rate:
             text += f", {speed:,.0f} {self.unit}/s"
         return f"{text}, {duration(max(self.total - self.done, 0) / speed)} left{self.more()}"
