@@ -46,7 +46,8 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
             ("1.heic", "2.HEIC"),
             {},
             "has no images (but 2 HEIC files, a format that is not read) and no class folders. "
-            "Hint: convert the HEIC files to JPEG (such as by `magick mogrify -format jpg FOLDER/*.heic`), then sort",
+            "Hint: convert the HEIC files to JPEG (such as by `"
+            "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +`), then sort",
         ),
         (
             ("train/a/1.jpg", "train/b/1.heic", "val/a/1.jpg"),

@@ -142,7 +142,9 @@ class Heic(NamedTuple):
     def of(cls, left_out: Counter[str]) -> "Heic":
         if not (number := sum(left_out[kind] for kind in HEIC)):
             return cls("", "")
-        hint = "convert the HEIC files to JPEG (such as by `magick mogrify -format jpg FOLDER/*.heic`), then "
+        # phones write .HEIC, and the files are in class folders
+        command = "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +"
+        hint = f"convert the HEIC files to JPEG (such as by `{command}`), then "
         return cls(f" (but {count_noun(number, 'HEIC file')}, a format that is not read)", hint)
 
 
