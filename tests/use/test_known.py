@@ -19,6 +19,7 @@ from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.curation.unknown import read, write
 from imagenet_ddp.export.write_and_compare import export
 from imagenet_ddp.launch.stored_config import from_checkpoint
+from imagenet_ddp.report import page
 from imagenet_ddp.use.predictor import open_exported
 
 
@@ -66,6 +67,34 @@ def test_predict_says_which_images_are_known(known: Path, run: Run, tree: Path, 
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["known"] for line in lines] == [each.known for each in found[:-1]]
     assert f"{sum(not line['known'] for line in lines)} unknown" in result.stderr
+
+
+def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
+    """On two ranks, with the same numbers as predict; the report says them."""
+    asked = run("predict", f"checkpoint={known}", f"images={tree / 'val'}", code=0)
+    rows = list(csv.DictReader(io.StringIO(asked.stdout)))
+    wanted = {row["path"]: float(row["familiarity"]) for row in rows}
+    ordered = np.sort([*wanted.values()])
+    gap = int(np.diff(ordered).argmax())
+    other = changed(known, tmp_path, float(ordered[gap : gap + 2].mean()))
+    options = ["trainer.devices=2", "cluster.num_threads=1", "data.num_workers=0", "hydra.run.dir=e"]
+    said = run("evaluate", f"checkpoint={other}", f"data.root={tree}", *options, code=0).stdout
+    found = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text(encoding="utf-8-sig").splitlines()))
+    assert [float(row["familiarity"]) for row in found] == pytest.approx(
+        [wanted[row["path"]] for row in found], abs=1e-4
+    )
+    is_known = np.array([row["known"] == "yes" for row in found])
+    is_right = np.array([row["prediction"] == row["label"] for row in found])
+    assert 0 < is_known.sum() < len(found) and (~is_known).sum() == gap + 1
+    figures = json.loads((tmp_path / "e/evaluation.json").read_text())["known"]
+    assert figures == {
+        "num_unknown": gap + 1, "num_images": len(found), "top1": pytest.approx(is_right.mean()),
+        "top1_without_unknown": pytest.approx(is_right[is_known].mean()),
+    }  # fmt: skip
+    sentence = f"unknown, like none of the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
+    assert f"{gap + 1} of {len(found)} image" in said and sentence in said
+    read_page = page.make_page(tmp_path / "e", maps=False)
+    assert read_page is not None and sentence in read_page.files["report.html"].decode()
 
 
 def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from imagenet_ddp.config.figures import TOP1, TOP5, figure_of
 from imagenet_ddp.config.schema.keys import leaves
-from imagenet_ddp.curation.interval import interval_words
+from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
@@ -177,6 +177,10 @@ def _findings(
         f"{'.' if is_held_out else ', if the net was not trained on them.'}",
         "classes",
     )]  # fmt: skip
+    if found.is_known is not None and (number := int((~found.is_known).sum())):
+        are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
+        words = _without(found, ~found.is_known)
+        sentences.append((f"{number:,} {are} unknown, like none of the training images: {words}.", "classes"))
     rated = [row for row in table if row.accuracy is not None]
     worst = min(rated, key=lambda row: row.accuracy or 0, default=None)
     if worst is not None and len(rated) > 1 and worst.accuracy is not None and worst.accuracy < 1:
@@ -193,6 +197,12 @@ def _findings(
         sentences.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
                           "for wrong labels among them.", "labels"))  # fmt: skip
     return sentences
+
+
+def _without(found: Predictions, rows: np.ndarray) -> str:
+    """Return the accuracy without and with some of the images, in words. rows: bool (N,)."""
+    rest = found.is_right[~rows]
+    return without_words((int(rest.sum()), int(found.is_right.sum())), (len(rest), len(found)))
 
 
 def _uri(figure: "Figure") -> str:

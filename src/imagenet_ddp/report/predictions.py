@@ -32,6 +32,7 @@ class Predictions:
 
     index: int64 (N,), position of each image in the evaluated split.
     top, top_probability: (N, k), most probable class first; -1 if the output is NaN or inf.
+    is_known: bool (N,), whether each image is like the training images; None: the run had no known.npz.
     """
 
     classes: list[str]
@@ -45,6 +46,7 @@ class Predictions:
     target_probability: np.ndarray
     top: np.ndarray
     top_probability: np.ndarray
+    is_known: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -107,6 +109,7 @@ def _read(folder: Path) -> Predictions:
     names = ["index", "path", "label", "loss", "label_probability", "error"]
     ranks = range(1, min(TOP, len(classes)) + 1)
     names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
+    names += ["known"] * ("known" in evaluation)
     if Path(evaluation["predictions"]).name != evaluation["predictions"]:
         raise ValueError("its predictions are in another folder")
     if not (file := folder / evaluation["predictions"]).is_file():
@@ -130,6 +133,7 @@ def _read(folder: Path) -> Predictions:
         [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
         np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
         np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
+        np.array([columns["known"][row] == "yes" for row in good]) if "known" in columns else None,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ _PARTS = {
         NULL | _TEXT,
     ),
     **dict.fromkeys(("data", "versions"), _MAPPING),
-    "finished": FLAG, "seed": NULL | integer(), "best_epoch": NULL | _COUNT, "calibration": _NUMBERS,
+    "finished": FLAG, "seed": NULL | integer(), "best_epoch": NULL | _COUNT, "calibration": _NUMBERS, "known": _NUMBERS,
     "classes": _TEXTS, "labels": _TEXTS,
 }  # fmt: skip
 

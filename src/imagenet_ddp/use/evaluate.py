@@ -7,7 +7,7 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.callbacks.run_files import BadImagesList
@@ -15,6 +15,7 @@ from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
+from imagenet_ddp.curation.unknown import Reference, familiarity, file_of
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
@@ -23,6 +24,7 @@ from imagenet_ddp.launch.stored_config import folder_of
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.models.calibration import log_sums
+from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
 from imagenet_ddp.models.task import OneLabel
@@ -35,6 +37,7 @@ from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build, held_out
 from imagenet_ddp.training.diagnosis import refusing
 from imagenet_ddp.use.evaluation_results import Predicted, further_results, prediction_columns, results_lines
+from imagenet_ddp.use.predictor import find_reference
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
@@ -62,12 +65,18 @@ def run(job: Job, plan: Plan, world: World) -> float:
         real_labels = reassessed_labels(Path(config.real_labels), map(data.val_images.path, range(num_images)))
     module = build.make_module(plan, classes, num_images)
     load_weights(module.net, trained.weights, trained.origin)
+    reference, no_reference = find_reference(config, trained, module.net, job.checkpoint)
+    if reference is not None and plan.num_own_devices > 1:
+        reference, no_reference = None, "strategy=dp shares a batch among several devices"
+    no_reference = no_reference if job.checkpoint is not None and file_of(job.checkpoint).exists() else ""
+    layer = None if reference is None else module.net.get_submodule(head_names(module.net, len(classes))[0])
     is_subset = config.classes == "subset"
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
         module.task = OneLabel(num_classes)  # of which the checks have made sure
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
-    task, collected = module.task, Predictions(keep_scores="auroc" in metric_names)
+    task = module.task
+    collected = Predictions(reference, layer, keep_scores="auroc" in metric_names)
     callbacks: list[L.Callback] = [bad_images, collected] if task.has_one_prediction else [bad_images]
     watches = [] if world.watch is None else [StalledStep(world.watch.fail, config.strategy.timeout_s)]
     trainer = build.make_trainer(plan, world, [*watches, *callbacks], job.run_dir)
@@ -86,6 +95,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
     trained_on = folder_of(to_config(own["config"]["data"], DataConfig), is_train=True) if own else None
     if folder and fraction is None and folder == trained_on:
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
+    if no_reference:
+        log.say(f"Images that are like none of the training images are not recognised: {no_reference}.")
     if is_subset:
         log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
     try:
@@ -104,11 +115,12 @@ def run(job: Job, plan: Plan, world: World) -> float:
     further = module.val_results(classes)
     if (predicted := collected.result) is not None:  # on rank 0
         num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
-        further |= further_results(predicted, data.val_images.targets, classes, metric_names, real_labels)
+        threshold = None if reference is None else reference.threshold
+        further |= further_results(predicted, data.val_images.targets, classes, metric_names, real_labels, threshold)
         if config.predictions == "csv":
             file = "predictions.csv"
             reasons = dict(data.bad_images.board.all())
-            columns = prediction_columns(predicted, data.val_images, classes, reasons)
+            columns = prediction_columns(predicted, data.val_images, classes, reasons, threshold)
             result_files.write_predictions(job.run_dir / file, columns, config.csv_delimiter)
     elif not task.has_one_prediction:
         num_unreadable = len(data.bad_images.board.all())
@@ -153,23 +165,33 @@ class Predictions(L.Callback):
     """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` contains the predictions
     of all ranks on rank 0, and is None on other ranks.
 
-    keep_scores: also keep all probabilities of each image. The collected tensors are small and stay on the device until
-    the validation ends, so no batch waits for the device.
+    reference, layer: compute the familiarity of each image from what this layer of the net receives. keep_scores: also
+    keep all probabilities of each image. The collected tensors are small and stay on the device until the validation
+    ends, so no batch waits for the device.
     """
 
-    def __init__(self, *, keep_scores: bool = False) -> None:
-        self._keeps_scores = keep_scores
+    def __init__(
+        self, reference: Reference | None = None, layer: nn.Module | None = None, *, keep_scores: bool = False
+    ) -> None:
+        self._reference, self._layer, self._keeps_scores = reference, layer, keep_scores
+        self._functions, self._inputs = list[Tensor](), list[Tensor]()
+        self._hook: Any = None
         self.result: Predicted | None = None
         self._batches: list[tuple[Tensor, ...]] = []
         self._loaded: list[Tensor] = []
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.result, self._batches, self._loaded = None, [], []
+        if self._reference is not None and self._layer is not None:
+            arrays = self._reference.weight, self._reference.bias
+            self._functions = [torch.as_tensor(each, device=pl_module.device) for each in arrays]
+            self._hook = self._layer.register_forward_pre_hook(lambda _, given: self._inputs.append(given[0].detach()))
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._loaded.append(batch["index"])
+        inputs, self._inputs[:] = self._inputs[:1], []  # the first of several views is the image as it is
         if outputs is None:  # no image of this batch counts on this rank
             return
         logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]
@@ -179,11 +201,14 @@ class Predictions(L.Callback):
         classes.masked_fill_(~has_class(logits)[:, None], -1)  # no wait for the device
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
-        found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps]
+        scores = familiarity(inputs[0][:counted], *self._functions) if inputs else torch.full_like(losses, torch.nan)
+        found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps, scores]
         found += [logits.softmax(1)] if self._keeps_scores else []
         self._batches.append(tuple(each.float() if each.is_floating_point() else each for each in found))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._hook is not None:
+            self._hook.remove()
         columns = [torch.cat(column).cpu().numpy() for column in zip(*self._batches, strict=True)]
         mine = columns, torch.cat(self._loaded).cpu().numpy()
         self._batches, self._loaded = [], []
@@ -200,6 +225,8 @@ def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted
     one, in the order of Predicted's fields, with or without scores. loaded: positions loaded by each rank."""
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = columns[0].argsort()
-    index, classes, probabilities, losses, sums, gaps, *scores = (column[order] for column in columns)
+    index, classes, probabilities, losses, sums, gaps, familiarities, *scores = (column[order] for column in columns)
     seen = np.unique(np.concatenate(loaded))
-    return Predicted(index, classes, probabilities, losses, sums, gaps, scores[0] if scores else None, seen)
+    return Predicted(
+        index, classes, probabilities, losses, sums, gaps, scores[0] if scores else None, seen, familiarities
+    )

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from imagenet_ddp.config.validators import is_mapping
+from imagenet_ddp.curation.interval import without_words
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate
 from imagenet_ddp.models.metrics import further_metrics
@@ -30,6 +31,12 @@ class Predicted:
     gaps: np.ndarray  # float32 (N,), greatest logit minus the logit of the true class
     scores: np.ndarray | None  # float32 (N, num_classes), all probabilities; None unless keep_scores is set
     loaded: np.ndarray  # int64, positions of all loaded images, including unreadable ones
+    familiarity: np.ndarray | None = None  # float32 (N,), see curation/unknown.py; NaN without a reference
+
+    def is_known(self, threshold: float) -> np.ndarray:
+        """Return which images are like the training images, bool (N,). threshold: of the reference."""
+        assert self.familiarity is not None
+        return self.familiarity >= threshold  # False for NaN, of a net that diverged
 
 
 def further_results(
@@ -38,12 +45,13 @@ def further_results(
     classes: Sequence[str],
     metric_names: Sequence[str],
     real_labels: Sequence[set[str]] | None,
+    threshold: float | None = None,
 ) -> dict[str, Any]:
     """Return the entries calibration and, if requested, metrics and real of evaluation.json. If outputs are NaN or
     inf, their number replaces calibration, and auroc is left out.
 
     targets: int64, index into `classes` for each image of the split. real_labels: names of the correct classes of each
-    image.
+    image. threshold: familiarity from which an image is known, for the entry known; None leaves it out.
     """
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
     found: dict[str, Any] = {}
@@ -68,6 +76,13 @@ def further_results(
         is_right = [top >= 0 and classes[top] in real_labels[index] for index, top in pairs if real_labels[index]]
         top1_real = sum(is_right) / len(is_right) if is_right else math.nan
         found["real"] = {"top1": top1_real, "num_images": len(is_right)}
+    if threshold is not None:
+        is_right, is_known = top1 == labels, predicted.is_known(threshold)
+        top1_known = float(is_right[is_known].mean()) if is_known.any() else math.nan
+        found["known"] = {
+            "num_unknown": int((~is_known).sum()), "num_images": len(labels),
+            "top1": float(is_right.mean()), "top1_without_unknown": top1_known,
+        }  # fmt: skip
     return found
 
 
@@ -91,16 +106,32 @@ def results_lines(results: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name}: {value:.4f}")
     if "real" in results:
         lines.append(f"ReaL top-1 {percent(results['real']['top1'])} of {results['real']['num_images']} images")
+    if "known" in results:
+        lines.append(_known_line(**results["known"]))
     return lines
 
 
+def _known_line(num_unknown: int, num_images: int, top1: float, top1_without_unknown: float) -> str:
+    if not num_unknown:
+        return f"None of {count_noun(num_images, 'image')} is unknown: all are like the training images."
+    num_known = num_images - num_unknown
+    right = top1_without_unknown * num_known if num_known else 0, top1 * num_images
+    are = "image is" if num_unknown == 1 else "images are"
+    words = without_words(right, (num_known, num_images))
+    return f"{num_unknown:,} of {num_images:,} {are} unknown, like none of the training images: {words}"
+
+
 def prediction_columns(
-    predicted: Predicted, images: Images, classes: Sequence[str], reasons: Mapping[str, str]
+    predicted: Predicted,
+    images: Images,
+    classes: Sequence[str],
+    reasons: Mapping[str, str],
+    threshold: float | None = None,
 ) -> dict[str, list[Any]]:
     """Return the columns of the predictions file, with one row per loaded image, in order.
 
     images: the images of the split, whose targets are indices into `classes`. reasons: maps a path to the reason why
-    the image could not be read.
+    the image could not be read. threshold: familiarity from which an image is known; None leaves both columns out.
     """
     loaded = predicted.loaded.tolist()
     rows = {index: row for row, index in enumerate(predicted.index.tolist())}  # without unreadable images
@@ -123,6 +154,11 @@ def prediction_columns(
         columns[f"class_{rank + 1}"] = column([None if each < 0 else classes[each] for each in top])
         columns[f"probability_{rank + 1}"] = column(predicted.probabilities[:, rank].tolist())
     columns["prediction"] = columns["class_1"]
+    if threshold is not None and predicted.familiarity is not None:
+        columns["known"] = column(["yes" if each else "no" for each in predicted.is_known(threshold).tolist()])
+        columns["familiarity"] = column(
+            [each if math.isfinite(each) else None for each in predicted.familiarity.tolist()]
+        )
     unreadable = [
         None if index in rows else reasons.get(path, "cannot be read")
         for index, path in zip(loaded, paths, strict=True)
