@@ -9,6 +9,7 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import pictures as pictures_module
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
@@ -62,6 +63,25 @@ def test_whatever_stands_in_names_is_text(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(link.startswith(("#", "data:")) for link in found.links), "no network"
     assert not re.search(r"url\(|@import|https?://", html)
     assert len(page.files["likely_wrong_labels.csv"].splitlines()) > 1
+
+
+def test_the_accuracy_without_near_copies_of_training_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copy counts only if another image of its group was not evaluated, whatever split the check had it in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.zeros(8, int)
+    probabilities = np.tile([0.9, 0.1], (8, 1))
+    probabilities[6:] = probabilities[6:, ::-1]  # two wrong predictions
+    paths = [f"v/{row}.jpg" for row in range(8)]
+    found = read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths))
+    rows = [(1, "v/0.jpg"), (1, "t/0.jpg"), (2, "v/1.jpg"), (2, "v/2.jpg"), (3, tmp_path / "v/3.jpg"), (3, "t/1.jpg")]
+    Path("near_copies.csv").write_text("group,path\n" + "".join(f"{group},{path}\n" for group, path in rows), "utf-8")
+    page = build("e", None, found, maps=False, near_copies=Path("near_copies.csv"))
+    sentence = "2 of 8 images are near-copies of training images: top-1 66.67 % without them (30 to 90 %), 75.00 % with"
+    assert sentence in " ".join(page.summary) and sentence in page.files["report.html"].decode()
+    Path("near_copies.csv").write_text("group,path\n1,x/0.jpg\n1,x/1.jpg\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"near_copies\.csv must list some of the evaluated images"):
+        build("e", None, found, maps=False, near_copies=Path("near_copies.csv"))
 
 
 def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

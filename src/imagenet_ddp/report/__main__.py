@@ -27,7 +27,7 @@ from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 CSV_HEADERS = (b"place,run,best/val/", b"path,label,suggested,score")  # by which own CSV files are recognised
-OPTIONS = ("out", "maps", "csv_delimiter")
+OPTIONS = ("out", "maps", "csv_delimiter", "near_copies")
 UNLIMITED = 10_000  # columns, if there is no terminal
 NOT_FOLDERS = (".csv", ".xlsx", ".html", ".md")
 
@@ -38,6 +38,7 @@ class Options:
     out: Path
     maps: bool  # whether a page has class activation maps
     delimiter: str  # value of csv_delimiter
+    near_copies: Path | None = None  # the list of a check, for the page of one run
 
 
 def main() -> None:
@@ -48,11 +49,11 @@ def main() -> None:
             print(HELP, end="")
             return
         options = read(sys.argv[1:])
-        page = (
-            make_page(options.folders[0], maps=options.maps, delimiter=options.delimiter)
-            if len(options.folders) == 1
-            else None
-        )
+        page = None
+        if len(options.folders) == 1:
+            page = make_page(
+                options.folders[0], maps=options.maps, delimiter=options.delimiter, near_copies=options.near_copies
+            )
         if page is None:
             _write(options.out, _several(options.folders, options.delimiter))
         else:
@@ -84,6 +85,13 @@ def read(argv: Sequence[str]) -> Options:
     if (delimiter := typed.get("csv_delimiter", "comma")) not in DELIMITERS:
         fix = setting("csv_delimiter=semicolon")
         mistakes.append(must_be("csv_delimiter", ", ".join(DELIMITERS), delimiter, fix))
+    near_copies = Path(typed["near_copies"]) if "near_copies" in typed else None
+    if near_copies is not None and not near_copies.is_file():
+        fix = setting("near_copies=checked/near_copies.csv")
+        mistakes.append(must_be("near_copies", "the list of near-copies of a check", typed["near_copies"], fix))
+    elif near_copies is not None and len(folders) > 1:
+        what = "near_copies is for the page of one run, got several folders"
+        mistakes.append(Mistake(what, ("near_copies",), hint="name one run folder"))
     if Path(typed.get("out", "")).suffix.lower() in NOT_FOLDERS:
         allowed = "a folder for the files of the report"
         mistakes.append(must_be("out", allowed, typed["out"], setting("out=FOLDER")))
@@ -95,7 +103,7 @@ def read(argv: Sequence[str]) -> Options:
     if mistakes:
         raise ConfigError(mistakes)
     default = folders[0] if len(folders) == 1 else "report"
-    return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter)
+    return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter, near_copies)
 
 
 def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:

@@ -42,8 +42,8 @@ class Page:
     is_incomplete: bool = False  # because an evaluation failed
 
 
-def make_page(folder: Path, *, maps: bool, delimiter: str = "comma") -> Page | None:
-    """Return the page of a run or an evaluation; None if the folder is neither."""
+def make_page(folder: Path, *, maps: bool, delimiter: str = "comma", near_copies: Path | None = None) -> Page | None:
+    """Return the page of a run or an evaluation; None if the folder is neither. near_copies: as for build."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
         found, missing, failed = predictions.of_run(
@@ -51,10 +51,12 @@ def make_page(folder: Path, *, maps: bool, delimiter: str = "comma") -> Page | N
             is_running=run.state == "running",
             has_several_labels=run.options.get("data.labels") == "several",
         )
-        page = build(name, run, found, missing, maps=maps, delimiter=delimiter)
+        page = build(name, run, found, missing, maps=maps, delimiter=delimiter, near_copies=near_copies)
         return replace(page, is_incomplete=failed)
     is_evaluation = (folder / "evaluation.json").is_file()
-    return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter) if is_evaluation else None
+    if not is_evaluation:
+        return None
+    return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter, near_copies=near_copies)
 
 
 def build(
@@ -65,12 +67,14 @@ def build(
     *,
     maps: bool = True,
     delimiter: str = "comma",
+    near_copies: Path | None = None,
 ) -> Page:
     """Return the page of a run or an evaluation.
 
     name: name of the folder. run: None if there is only an evaluation. found: the predictions; None if there are none.
     They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
-    draw class activation maps. delimiter: value of csv_delimiter.
+    draw class activation maps. delimiter: value of csv_delimiter. near_copies: the list of a check; raises ConfigError
+    if it is of other images.
     """
     is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
@@ -91,6 +95,10 @@ def build(
     files = dict[str, bytes]()
     if found is not None and len(found):
         more, verdict = _analyse(found, maps, is_held_out)
+        if near_copies is not None:
+            sentence = _near_copies(found, predictions.with_copies(near_copies, found))
+            more["findings"].insert(1, (sentence, "classes"))
+            lines.append(sentence)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
@@ -197,6 +205,14 @@ def _findings(
         sentences.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
                           "for wrong labels among them.", "labels"))  # fmt: skip
     return sentences
+
+
+def _near_copies(found: Predictions, rows: np.ndarray) -> str:
+    """Return a sentence about the images of which a near-copy was not evaluated. rows: bool (N,)."""
+    if not (number := int(rows.sum())):
+        return "No evaluated image is a near-copy of a training image."
+    are = "image is a near-copy" if number == 1 else "images are near-copies"
+    return f"{number:,} of {len(found):,} {are} of training images: {_without(found, rows)}."
 
 
 def _without(found: Predictions, rows: np.ndarray) -> str:
