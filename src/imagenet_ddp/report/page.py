@@ -211,7 +211,7 @@ def _near_copies(found: Predictions, rows: np.ndarray) -> str:
     """Return a sentence about the images of which a near-copy was not evaluated. rows: bool (N,)."""
     if not (number := int(rows.sum())):
         return "No evaluated image is a near-copy of a training image."
-    are = "image is a near-copy" if number == 1 else "images are near-copies"
+    are = "images is a near-copy" if number == 1 else "images are near-copies"
     return f"{number:,} of {len(found):,} {are} of training images: {_without(found, rows)}."
 
 

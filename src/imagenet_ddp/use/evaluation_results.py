@@ -116,7 +116,7 @@ def _known_line(num_unknown: int, num_images: int, top1: float, top1_without_unk
         return f"None of {count_noun(num_images, 'image')} is unknown: all are like the training images."
     num_known = num_images - num_unknown
     right = top1_without_unknown * num_known if num_known else 0, top1 * num_images
-    are = "image is" if num_unknown == 1 else "images are"
+    are = "images is" if num_unknown == 1 else "images are"
     words = without_words(right, (num_known, num_images))
     return f"{num_unknown:,} of {num_images:,} {are} unknown, like none of the training images: {words}"
 
