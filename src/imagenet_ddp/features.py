@@ -45,6 +45,12 @@ def launch(request: parse.Request) -> int | None:
             raise ConfigError(
                 f"strategy.name must be ddp or auto for features, got {config.strategy.name}. Hint: set strategy=ddp."
             )
+        limits = config.trainer.limit_val_batches, config.trainer.overfit_batches, config.trainer.fast_dev_run
+        if str(limits[0]) not in ("None", "1.0") or any(limits[1:]):  # 1: one batch
+            raise ConfigError(
+                "features must see all images, but trainer.limit_val_batches, overfit_batches or fast_dev_run leaves "
+                "some out. Hint: leave these options out."
+            )
         config = replace(config, compile=CompileConfig())  # a compiled net has no place to read its features
         folder = Path(request.hydra.run.dir) / pass_name(config)
         with disk_errors_as_run_error(folder):

@@ -52,7 +52,11 @@ def test_the_penalty_is_that_with_the_lowest_loss_on_the_held_out_tenth():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("features", [torch.randn(2, 5), torch.ones(20, 5)], ids=["two images", "equal images"])
+@pytest.mark.parametrize(
+    "features",
+    [torch.ones(1, 5), torch.randn(2, 5), torch.ones(20, 5)],
+    ids=["one image", "two images", "equal images"],
+)
 def test_images_that_do_not_vary_give_finite_weights(features: torch.Tensor):
     found = fit_regression(features, torch.arange(len(features)) % 2, 2, seed=0)
     assert F.linear(features, found.weight, found.bias).isfinite().all()

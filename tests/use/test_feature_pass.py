@@ -106,12 +106,30 @@ def test_two_processes_give_what_one_gives_and_what_was_interrupted_goes_on(
     assert "those of 0 are known" in other.stdout
 
 
+def test_features_in_half_precision_are_used_and_groups_are_held_out_together(
+    run: Run, tmp_path: Path, seven_class_weights: Path
+):
+    """The strategy converts the net before the run reads the file. If each class is one group, no fold says how the
+    others are recognised."""
+    write_images(tmp_path / "data", {"cat": 6, "dog": 6})
+    rows = [f"{name}/{number:03}.jpg,{name}{number // 3}" for name in ("cat", "dog") for number in range(6)]
+    (tmp_path / "groups.csv").write_text("\n".join(["path,group", *rows]))
+    options = [*NET, "trainer.precision=bf16-true", f"data.root={tmp_path / 'data'}", "data.val_fraction=0.2"]
+    options += ["data.groups=groups.csv", f"model.weights={seven_class_weights}"]
+    run("features", *options, code=0)
+    probed = run("train", *options, "model.head=regression", "trainer.max_epochs=0", "hydra.run.dir=p", code=0)
+    assert "features of the training images are read from runs/features" in probed.stdout, probed.stdout
+    assert "What accuracy to expect needs" in probed.stdout and "Expected accuracy" not in probed.stdout, probed.stdout
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
         (["data=imagefolder", "data.root=TREE"], "checkpoint is required, but not set"),
         (["model.weights=WEIGHTS"], "data must be set"),
         (["data=imagefolder", "data.root=TREE", "model.weights=WEIGHTS", "out=f.csv"], "out must be a file that ends"),
+        (["data=imagefolder", "data.root=TREE", "model.weights=WEIGHTS", "trainer.limit_val_batches=1"], "all images"),
+        (["data=table", "data.root=T.csv", "model.weights=WEIGHTS", "data.labels=several"], "data.labels must be one"),
     ],
 )
 def test_what_is_missing_is_said(

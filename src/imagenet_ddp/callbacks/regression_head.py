@@ -14,12 +14,14 @@ from torch import Tensor, distributed
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.curation import unknown
-from imagenet_ddp.curation.cross_validation import Estimate, estimate
+from imagenet_ddp.curation.cross_validation import Estimate, estimate, why_no_estimate
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.groups import first_of_each, read_groups
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import compute_features, evaluating
 from imagenet_ddp.models.regression import Regression, fit_regression
@@ -58,19 +60,27 @@ class RegressionHead(L.Callback):
         self.head, self._seed, self._say, self._until_s = head, seed, say, until_s
         self._stored, self._precision, self._estimates = stored, precision, estimates
         self.estimate: Estimate | None = None
+        self._digest = self._net_digest = ""  # of the pass that can be used, and for known.npz; on rank 0
+        self._out_of_time = False
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
         find_log(trainer).start = "regression on frozen features"
+        if trainer.is_global_zero:  # now, because the strategy converts the net for bf16-true
+            data: ImageDataModule = cast("Any", trainer).datamodule
+            what = pl_module.net, (self.head,), data.eval_transform, Reading.of(data.options)
+            if self._stored is not None and self._stored.is_file():
+                self._digest = digest_of(*what, self._precision)
+            if self._estimates:
+                self._net_digest = unknown.net_digest(*what)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         begin_s = time.monotonic()
         data: ImageDataModule = cast("Any", trainer).datamodule
-        num_images = min(len(data.train_images), MAX_IMAGES)
         try:
             with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
                 columns = self._read_or_compute(trainer, pl_module, data)
-                regression, num_read = self._fit(trainer, pl_module, columns)
+                regression, num_read = self._fit(trainer, pl_module, data, columns)
         except SignalExit as left:
             self._say(str(left))
             raise
@@ -78,8 +88,8 @@ class RegressionHead(L.Callback):
         with torch.no_grad():
             head.weight.copy_(regression.weight)
             head.bias.copy_(regression.bias)
-        has_all = num_read >= num_images or math.isinf(self._until_s)  # the others cannot be read
-        these = "these features" if has_all else f"the features of {num_read}, all that the time allows"
+        limit = f"the features of {num_read}, all that the time allows"
+        these = limit if self._out_of_time else "these features"
         self._say(
             f"The last layer starts from logistic regression on {these}, which is right for "
             f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
@@ -88,26 +98,25 @@ class RegressionHead(L.Callback):
         for line in self.estimate.lines if self.estimate else ():
             self._say(line)
         if self._estimates and columns is not None:
-            self._say(self._write_reference(trainer, pl_module, data, columns))
+            self._say(self._write_reference(trainer, data, columns))
 
-    def _write_reference(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule, columns: Columns) -> str:
+    def _write_reference(self, trainer: L.Trainer, data: ImageDataModule, columns: Columns) -> str:
         """Write what tells images that are like the training images from others. Return a sentence. columns: of the
         training images."""
-        found = self._stored_features(pl_module, data)
-        held_out = None if found is None else of_images(found, data.val_images, data.source.digest, self._seed)
+        found = self._stored_features()
+        held_out = None if found is None else of_images(found, data.val_images, data.source.digest, "val", self._seed)
         splits = [columns] if held_out is None else [columns, held_out]
         _, vectors, targets = (torch.cat(column).numpy() for column in zip(*splits, strict=True))
-        digest = unknown.net_digest(pl_module.net, (self.head,), data.eval_transform, Reading.of(data.options))
         is_val = np.arange(len(vectors)) >= len(columns[0])
         features = replace(
-            Features.bare(vectors, np.zeros(len(vectors), np.uint64), digest), targets=targets, is_val=is_val
+            Features.bare(vectors, np.zeros(len(vectors), np.uint64), self._net_digest), targets=targets, is_val=is_val
         )
-        return unknown.write_reference(Path(trainer.default_root_dir) / unknown.FILE, features, digest)
+        return unknown.write_reference(Path(trainer.default_root_dir) / unknown.FILE, features, self._net_digest)
 
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
-        found = self._stored_features(pl_module, data) if trainer.is_global_zero else None
-        stored = None if found is None else of_images(found, data.train_images, data.source.digest, self._seed)
+        found = self._stored_features() if trainer.is_global_zero else None
+        stored = None if found is None else of_images(found, data.train_images, data.source.digest, "train", self._seed)
         if trainer.strategy.broadcast(stored is not None):
             self._say(f"The features of the training images are read from {self._stored}.")
             return stored
@@ -124,31 +133,37 @@ class RegressionHead(L.Callback):
         order = index.argsort()  # the same on any number of ranks
         return index[order], features[order], targets[order]
 
-    def _stored_features(self, pl_module: Any, data: ImageDataModule) -> Features | None:
+    def _stored_features(self) -> Features | None:
         """Return what a pass has stored; None if it is of another net."""
         try:
             found = None if self._stored is None or not self._stored.is_file() else read_features(self._stored)
         except ConfigError as error:
             self._say(str(error))
             return None
-        reading = Reading.of(data.options)
-        if found is None or found.digest != digest_of(
-            pl_module.net, (self.head,), data.eval_transform, reading, self._precision
-        ):
-            return None
-        return found
+        return found if found is not None and found.digest == self._digest else None
 
-    def _fit(self, trainer: L.Trainer, pl_module: Any, columns: Columns | None) -> tuple[Regression, int]:
+    def _fit(
+        self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule, columns: Columns | None
+    ) -> tuple[Regression, int]:
         """Return (the regression, the number of images that it is fitted to), the same on all ranks."""
         found = None
         if columns is not None:  # rank 0
-            _, features, targets = columns
+            index, features, targets = columns
             classes = pl_module.net.get_submodule(self.head).out_features
             regression = fit_regression(features.to(pl_module.device), targets, classes, self._seed)
             found = regression, len(features)
             if self._estimates:
-                self.estimate = estimate(features.numpy(), targets.numpy(), classes, regression.l2, self._seed)
+                groups = _groups(data, index.numpy(), features.numpy())
+                self._estimate(features.numpy(), targets.numpy(), classes, regression.l2, groups, pl_module.device)
         return trainer.strategy.broadcast(found)  # type: ignore[return-value]
+
+    def _estimate(
+        self, features: np.ndarray, targets: np.ndarray, classes: int, l2: float, groups: np.ndarray,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        if reason := why_no_estimate(targets, classes, groups):
+            return self._say(reason)
+        self.estimate = estimate(features, targets, classes, l2, self._seed, groups, device)
 
     def _compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns:
         """Return the columns of this rank's share of the images, on the CPU."""
@@ -172,8 +187,9 @@ class RegressionHead(L.Callback):
             # the next batch and all validation images pass through the net, too
             num_left = num_next + len(data.val_images) + FIT * (num_done + num_next)
             rest_s = (now_s - first_s) / max(num_done - num_first, 1) * num_left
-            is_over = num_done >= MAX_IMAGES or now_s + rest_s > self._until_s
-            if trainer.strategy.broadcast(is_over):  # at the same step on all ranks
+            is_late = now_s + rest_s > self._until_s and num_done < min(len(data.train_images), MAX_IMAGES)
+            is_over, self._out_of_time = trainer.strategy.broadcast((is_late or num_done >= MAX_IMAGES, is_late))
+            if is_over:  # at the same step on all ranks
                 break
         loader.close()
         if trainer.is_global_zero:
@@ -182,11 +198,11 @@ class RegressionHead(L.Callback):
         return index, features, targets
 
 
-def of_images(found: Features, images: Images, source_digest: str, seed: int) -> Columns | None:
+def of_images(found: Features, images: Images, source_digest: str, split: str, seed: int) -> Columns | None:
     """Return the stored features of the images of a split, of MAX_IMAGES drawn at random if there are more; None if
     those of an image that can be read are missing."""
     row_of = {stamp: row for row, stamp in enumerate(found.stamps.tolist())}
-    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, source_digest).tolist()])
+    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, source_digest, split).tolist()])
     unreadable = {path for path, _ in found.unreadable}
     if any(images.path(index) not in unreadable for index in np.flatnonzero(rows < 0).tolist()):
         return None
@@ -196,3 +212,14 @@ def of_images(found: Features, images: Images, source_digest: str, seed: int) ->
     if not len(index):
         return None
     return torch.as_tensor(index), torch.as_tensor(found.vectors[rows[index]]), torch.as_tensor(images.targets[index])
+
+
+def _groups(data: ImageDataModule, index: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return the group of each image, int64 (N,), which folds keep together: that of data.groups, and of images with
+    equal features, which are copies. index: int64 (N,), of the images. features: float32 (N, D)."""
+    images, first = data.train_images, dict[bytes, int]()
+    pairs = [(at, first.setdefault(vector.tobytes(), at)) for at, vector in zip(index.tolist(), features, strict=True)]
+    together = np.array(pairs, np.int64)
+    if isinstance(images, FileImages):
+        together = np.concatenate([together, read_groups(data.options.groups, images, whole=False)])
+    return first_of_each(len(images), together)[index]

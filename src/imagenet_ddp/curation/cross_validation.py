@@ -57,6 +57,14 @@ def fold_of_each(
     return folds
 
 
+def why_no_estimate(targets: np.ndarray, num_classes: int, groups: np.ndarray | None = None) -> str:
+    """Return why folds of these images say nothing about new ones, or "". groups: as for fold_of_each."""
+    number = len(targets) if groups is None else len(np.unique(groups))
+    if len(np.unique(targets)) >= 2 and number >= 2 * num_classes:
+        return ""
+    return "What accuracy to expect needs at least two classes, and two images, or groups of images, of each."
+
+
 def out_of_fold(
     vectors: np.ndarray,
     targets: np.ndarray,
@@ -72,14 +80,15 @@ def out_of_fold(
     variance and axes of the features are those of all images; they do not depend on the labels. axes: of these
     features, if they are known.
     """
-    axes, labels = axes or PrincipalAxes(torch.from_numpy(vectors)), torch.from_numpy(targets)
+    axes = axes or PrincipalAxes(torch.from_numpy(vectors))
+    labels = torch.from_numpy(targets).to(axes.places.device)
     found = np.full((len(targets), num_classes), 1 / num_classes, np.float32)
     for fold in np.unique(folds).tolist():
         rows = np.flatnonzero(folds == fold)
         if len(rows) == len(folds):
             continue  # one image, or one group of copies
         weights = axes.minimise(labels, num_classes, l2, torch.from_numpy(folds != fold))
-        found[rows] = axes.logits(weights, torch.from_numpy(rows)).softmax(1).numpy()
+        found[rows] = axes.logits(weights, torch.from_numpy(rows)).softmax(1).cpu().numpy()
     return found
 
 
@@ -120,7 +129,7 @@ def learning_curve(
 ) -> LearningCurve:
     """Return the accuracy with a quarter and half of the images outside each fold, and with all, which is `whole`.
     axes: of the features. folds: result of fold_of_each."""
-    labels = torch.from_numpy(targets)
+    labels = torch.from_numpy(targets).to(axes.places.device)
     quarters = fold_of_each(targets, 4, seed=1)
     numbers, found = list[int](), list[Accuracy]()
     for count in (1, 2):
@@ -171,12 +180,14 @@ class Estimate:
 
 
 def estimate(
-    vectors: np.ndarray, targets: np.ndarray, num_classes: int, l2: float, seed: int, groups: np.ndarray | None = None
-) -> Estimate:
-    """Estimate the accuracy of a regression of this strength. groups: as for fold_of_each."""
+    vectors: np.ndarray, targets: np.ndarray, num_classes: int, l2: float, seed: int, groups: np.ndarray | None = None,
+    device: torch.device | str = "cpu",
+) -> Estimate:  # fmt: skip
+    """Estimate the accuracy of a regression of this strength, which is fitted on the device. groups: as for
+    fold_of_each."""
     folds = fold_of_each(targets, seed=seed, groups=groups)
 
-    axes = PrincipalAxes(torch.from_numpy(vectors))
+    axes = PrincipalAxes(torch.from_numpy(vectors).to(device))
     probabilities = out_of_fold(vectors, targets, num_classes, folds, l2, axes)
     regression = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
     neighbours = neighbour_accuracy(vectors, targets, num_classes, folds)

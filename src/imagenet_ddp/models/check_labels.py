@@ -6,7 +6,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 
-_ONLY_ONE = ("export", "prepare", "benchmark")  # commands that support one label per image only
+_ONLY_ONE = ("export", "prepare", "benchmark", "features")  # commands that support one label per image only
 
 
 def validate(config: CommonConfig, verb: str) -> list[Mistake]:

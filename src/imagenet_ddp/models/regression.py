@@ -34,7 +34,7 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
     one standard error above the lowest (the one-standard-error rule), because the layers below learn little from a last
     layer that is already certain of all training images.
 
-    features: float (N, features), N > 1. targets: int64 (N,). seed: chooses the held-out images.
+    features: float (N, features), N > 0. targets: int64 (N,). seed: chooses the held-out images.
     """
     axes = PrincipalAxes(features)
     targets = targets.to(axes.places.device)
@@ -42,7 +42,7 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
     count = max(len(order) // 10, 1)
     held_out = order[:count]
     is_fitted = torch.ones(len(order), dtype=torch.bool, device=targets.device)
-    is_fitted[held_out] = False
+    is_fitted[held_out] = len(order) == count  # one image is all there is
     fits: list[tuple[float, float, float, float, Tensor]] = []
     start = None
     for l2 in L2:
@@ -101,7 +101,7 @@ class PrincipalAxes:
         targets: int64 (N,). is_fitted: bool (N,), the images that count; None: all. start: weights of another strength,
         of the same images.
         """
-        share = self.places.new_ones(len(targets)) if is_fitted is None else is_fitted.to(self.places.dtype)
+        share = self.places.new_ones(len(targets)) if is_fitted is None else is_fitted.to(self.places)
         share = share / share.sum()
         # half the variance bounds the curvature, which is lower where the images are certain: a quarter is in between
         scales = torch.cat([0.25 * self._variances + l2, self._variances.new_full((1,), 0.25)]).rsqrt()

@@ -10,7 +10,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation import wrong_labels
-from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold
+from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold, why_no_estimate
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.near_copies import find_near_copies
@@ -42,10 +42,10 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
     checked, num_classes = replace(checked, features=features, near_copies=near), len(features.classes)
-    if len(np.unique(features.targets)) < 2 or len(features) < 2 * num_classes:
-        reason = "What accuracy to expect needs at least two classes, and two images of each."
+    groups = near.group_of_each(len(features), exact)
+    if reason := why_no_estimate(features.targets, num_classes, groups):
         return checked, reason
-    folds = fold_of_each(features.targets, groups=near.group_of_each(len(features), exact))
+    folds = fold_of_each(features.targets, groups=groups)
     probabilities = out_of_fold(features.vectors, features.targets, num_classes, folds)
     relabel = _relabel_line(plan, out)
     return replace(checked, folds=folds, probabilities=probabilities, relabel=relabel), ""

@@ -58,7 +58,11 @@ def run(job: Job, plan: Plan, world: World) -> int:
         require_features(module.net, config.model.name, heads, config.data.image_size, "features need")
         precision = plan.precision.value
         digest = digest_of(module.net, heads, data.eval_transform, Reading.of(data.options), precision)
-        stamps = np.concatenate([stamps_of(images, data.source.digest) for images in splits])
+        reading = Reading.of(config.data)  # as predict has it
+        of_net = unknown.net_digest(module.net, heads, data.eval_transform, reading)  # before bf16-true rounds it
+        stamps = np.concatenate([
+            stamps_of(images, data.source.digest, name) for name, images in zip(("train", "val"), splits, strict=True)
+        ])  # fmt: skip
         known = _known(job.run_dir, digest) if is_first else {}
         todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
         if world.meeting is not None:
@@ -86,7 +90,6 @@ def run(job: Job, plan: Plan, world: World) -> int:
             rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             if job.checkpoint is not None and is_own(job.checkpoint):
-                of_net = unknown.net_digest(module.net, heads, data.eval_transform, Reading.of(config.data))
                 log.say(unknown.write_reference(unknown.file_of(job.checkpoint), features, of_net))
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
@@ -222,7 +225,8 @@ class Collect(L.Callback):
 
     def _store(self, rank: int) -> None:
         """Store what has come since the last time."""
-        if not (new := self._batches[self._num_stored :]):
+        new = [batch for batch in self._batches[self._num_stored :] if len(batch[0])]  # a rank may have padding only
+        if not new:
             return
         index, vectors = (torch.cat(column).numpy() for column in zip(*new, strict=True))
         self.parts.mkdir(exist_ok=True)
