@@ -24,10 +24,7 @@ _MOST_TEXT = 2**30  # bytes of all names in a file
 # Options of which a pass has a file of its own; what else matters is in Features.digest
 _OF_PASS = (
     ("model", ("library", "name", "target", "args", "weights")),
-    (
-        "data",
-        ("name", "target", "args", "root", "images_dir", "train_dir", "val_dir", "val_fraction", "val_fold", "groups"),
-    ),
+    ("data", ("name", "target", "args", "root", "images_dir", "train_dir", "val_dir")),  # split in any way
 )
 
 

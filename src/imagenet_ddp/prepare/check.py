@@ -132,7 +132,7 @@ def run(plan: Plan) -> int:
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
     rate = sum(map(len, images.values())) / max(seconds, 1e-9)
-    write(f"{verdict}. {seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}: {', '.join(files)}")
+    write(f"{verdict}. Decoded in {seconds:.1f} s ({rate:,.0f} images/s). Lists: {out}: {', '.join(files)}")
     write(f"The page with pictures: {out / PAGE}")
     return int(num_problems > 0)
 

@@ -67,7 +67,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
         todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
         if world.meeting is not None:
             todo = world.meeting.broadcast("images to compute", todo)
-        log.say(world.place.sentence())
+        if world.place.world_size > 1:
+            log.say(world.place.sentence())
         log.say(
             f"Computing the features of {count_noun(len(todo), 'image')} with {weights.origin} at "
             f"{config.data.image_size} pixels, precision {precision}; those of {len(stamps) - len(todo):,} are known."
