@@ -99,7 +99,7 @@ def test_the_printed_commands_run_as_typed(tree: Path, tmp_path: Path):
     line = again.partition("Continue with: ")[2].splitlines()[0]
     ended = typed_line(tmp_path, f"{line} ++callbacks.probe=null")
     report = ended.partition("Make a report: `")[2].partition("`")[0]
-    line = typed_line(tmp_path, report).partition("then `")[2].partition("`")[0]
+    line = typed_line(tmp_path, report, 1).partition("then `")[2].partition("`")[0]
     typed_line(tmp_path, f"{line} allow_targets=[block_net.BlockNet]")
     assert "could not be evaluated" not in typed_line(tmp_path, report)
 
