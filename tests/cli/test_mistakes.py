@@ -316,7 +316,6 @@ def test_the_list_ends_with_the_whole_corrected_line(
         "data=imagefolder optim=adamm",
         "lr=0.2 optim.lr=0.1",  # which of both is meant?
         "--lr 0.2 optim.lr=0.1",
-        "data=imagefolder data.root=pets data.val_fold=1",  # with pets/val, val_fraction has no effect either
     ],
 )
 def test_no_line_is_offered_where_something_must_be_decided(

@@ -13,7 +13,8 @@ LINES, COLUMNS = 24, 80  # of a terminal
 def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_class_weights: Path, run: Run):
     """With each option that adds a line to it."""
     options = (
-        "trainer.devices=2", f"model.weights={seven_class_weights}", "model.freeze=backbone", "model.batch_norm=frozen",
+        "trainer.devices=2", f"model.weights={seven_class_weights.name}", "model.freeze=backbone",
+        "model.batch_norm=frozen",
         "loss.class_weights={cat:1,dog:2,owl:3}", "averaging=ema", "schedule.warmup_epochs=auto",
         "optim.scaling=linear", "data.sampling=balanced", "trainer.max_epochs=1",
     )  # fmt: skip

@@ -198,7 +198,10 @@ def make_predictor(
     kind = HALF.get(precision.partition("-")[0])
     autocast = torch.autocast(device.type, kind) if kind is not None else nullcontext()
 
-    heads, functions = head_names(net, len(trained.classes)), list[Tensor]()
+    needs_features, heads = reference is not None or keep_features, tuple[str, ...]()
+    if needs_features:
+        heads = head_names(net, len(trained.classes))
+    functions = list[Tensor]()
     if reference is not None:
         functions = [torch.as_tensor(each, device=device) for each in (reference.weight, reference.bias)]
 
@@ -218,7 +221,7 @@ def make_predictor(
         found: list[Tensor] = []
 
         def run(pixels: Tensor) -> Tensor:
-            if reference is None and not keep_features:
+            if not needs_features:
                 return net(pixels)
             features, logits = compute_features(net, heads[0], pixels)
             found.append(features)
