@@ -48,7 +48,7 @@ from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.table_files import as_text_cell, of_text_cell
-from imagenet_ddp.use.predictor import open_exported
+from imagenet_ddp.use.exported_predictor import open_exported
 
 PAGE = (ROOT / ".github/SECURITY.md").read_text(encoding="utf-8")
 

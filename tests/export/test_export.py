@@ -28,7 +28,8 @@ from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
-from imagenet_ddp.use.predictor import Predictor, load_net, make_predictor, open_exported
+from imagenet_ddp.use.exported_predictor import open_exported
+from imagenet_ddp.use.predictor import Predictor, load_net, make_predictor
 
 # a crop, a mirrored mean and a bicubic resize, so that a wrong one of them shows
 SEEN = ("data.val_resize=40", "data.val_mirror=true", "data.interpolation=bicubic")

@@ -20,7 +20,7 @@ from imagenet_ddp.curation.unknown import read, write
 from imagenet_ddp.export.write_and_compare import export
 from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.report import page
-from imagenet_ddp.use.predictor import open_exported
+from imagenet_ddp.use.exported_predictor import open_exported
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
-MOST_RATES = 2000  # of which the largest is said
+MOST_RATES = 2000  # computed to find the highest
 Schedule = Callable[[float], float]  # maps the epochs passed, fractional within an epoch, to a factor
 
 

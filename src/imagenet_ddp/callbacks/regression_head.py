@@ -10,7 +10,7 @@ from typing import Any, cast
 import lightning.pytorch as L
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.curation import unknown
@@ -26,6 +26,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import compute_features, evaluating
 from imagenet_ddp.models.regression import Regression, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
+from imagenet_ddp.strategies.process_group import gather_on_first
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -62,6 +63,9 @@ class RegressionHead(L.Callback):
         self.estimate: Estimate | None = None
         self._digest = self._net_digest = ""  # of the pass that can be used, and for known.npz; on rank 0
         self._out_of_time = False
+        self._pass: Features | None = (
+            None  # what is stored, if it can be used; on rank 0 until the reference is written
+        )
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
@@ -103,7 +107,7 @@ class RegressionHead(L.Callback):
     def _write_reference(self, trainer: L.Trainer, data: ImageDataModule, columns: Columns) -> str:
         """Write what tells images that are like the training images from others. Return a sentence. columns: of the
         training images."""
-        found = self._stored_features()
+        found, self._pass = self._pass, None
         held_out = None if found is None else of_images(found, data.val_images, data.source.digest, "val", self._seed)
         splits = [columns] if held_out is None else [columns, held_out]
         _, vectors, targets = (torch.cat(column).numpy() for column in zip(*splits, strict=True))
@@ -116,6 +120,7 @@ class RegressionHead(L.Callback):
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
         found = self._stored_features() if trainer.is_global_zero else None
+        self._pass = found if self._estimates else None
         stored = None if found is None else of_images(found, data.train_images, data.source.digest, "train", self._seed)
         if trainer.strategy.broadcast(stored is not None):
             self._say(f"The features of the training images are read from {self._stored}.")
@@ -123,10 +128,7 @@ class RegressionHead(L.Callback):
         num_images = count_noun(min(len(data.train_images), MAX_IMAGES), "training image")
         self._say(f"Computing the features of {num_images} for the last layer.")
         mine = self._compute(trainer, pl_module, data)
-        ranks: list[Any] | None = [mine]
-        if trainer.world_size > 1:
-            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
-            distributed.gather_object(mine, ranks)
+        ranks = gather_on_first(mine, trainer.world_size)
         if ranks is None:
             return None
         index, features, targets = (torch.cat(column) for column in zip(*ranks, strict=True))

@@ -91,7 +91,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         composed.mistakes.insert(0, mistake)
     config = composed.config
     _name_after_own_classes(config)
-    if verb not in (*commands.USE_MODEL, "evaluate") and not (verb == "features" and selected(config, "checkpoint")):
+    if not _takes_stored_data(verb, config):
         with contextlib.suppress(OmegaConfBaseException, OSError):  # the checks report both
             if resume in (None, "auto"):
                 config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
@@ -153,6 +153,12 @@ def _name_after_own_classes(config: DictConfig) -> None:
         config.name = name["name"]
 
 
+def _takes_stored_data(verb: str, config: DictConfig) -> bool:
+    """Return whether the data are those of a checkpoint, or none are needed, unless options say otherwise."""
+    has_checkpoint = verb == "features" and selected(config, "checkpoint")
+    return verb in (*commands.USE_MODEL, "evaluate") or bool(has_checkpoint)
+
+
 def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) -> list[str]:
     """Return the options to type if data.root is typed without data=. That folder holds the user's images, among which
     the default, data=shapes, would generate its own. Return [] if a checkpoint, an experiment or a _target_ determines
@@ -160,9 +166,7 @@ def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) 
     typed = {option.key for option in options if option.sign != "~"}
     if "data.root" not in typed or {"data", "data.name", "data._target_"} & typed or "experiment" in job.wrong:
         return []
-    if verb in (*commands.USE_MODEL, "evaluate") or selected(job.config, "resume") not in (None, "auto"):
-        return []
-    if verb == "features" and selected(job.config, "checkpoint"):
+    if _takes_stored_data(verb, job.config) or selected(job.config, "resume") not in (None, "auto"):
         return []
     root, is_generated = selected(job.config, "data.root"), selected(job.config, "data.name") == "shapes"
     return options_for(str(root)) if root and is_generated and not selected(job.config, "data._target_") else []

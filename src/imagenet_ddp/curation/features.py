@@ -61,6 +61,10 @@ class Features:
         paths = [""] * len(vectors)
         return cls(vectors, zeros, zeros.astype(bool), zeros, stamps, paths, [""], [""], [], "", digest)
 
+    def place(self, row: int) -> tuple[str, int]:
+        """Return the split of an image, train or val, and its position in it."""
+        return "val" if self.is_val[row] else "train", int(self.index[row])
+
     def rows(self, chosen: np.ndarray) -> "Features":
         """Return the features of some images. chosen: bool (N,), or positions."""
         positions = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
@@ -111,7 +115,7 @@ def write_parquet(path: Path, features: Features) -> None:
     columns: dict[str, Any] = {
         "path": [printable(each) for each in features.paths],
         "label": [printable(features.classes[target]) for target in features.targets.tolist()],
-        "split": ["val" if is_val else "train" for is_val in features.is_val.tolist()],
+        "split": [features.place(row)[0] for row in range(len(features))],
         "vector": list(features.vectors),
     }
     with atomic_path(path) as draft:

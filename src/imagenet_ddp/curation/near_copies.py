@@ -105,7 +105,7 @@ class NearCopies:
             for at in group.members:
                 best = best_of[at]
                 other = best.second if at == best.first else best.first
-                label, split = features.labels[features.targets[at]], "val" if features.is_val[at] else "train"
+                label, split = features.labels[features.targets[at]], features.place(at)[0]
                 figures = f"{best.cosine:.3f}", f"{best.agreement:.2f}", features.paths[other]
                 found.append((number, features.paths[at], label, split, *figures))
         return found
@@ -125,7 +125,8 @@ def find_near_copies(
     is_read = np.zeros(len(opened), bool)
 
     def read(at: int) -> np.ndarray | None:
-        return read_thumbnail(images["val" if features.is_val[at] else "train"], int(features.index[at]))
+        split, index = features.place(at)
+        return read_thumbnail(images[split], index)
 
     last_s = time.monotonic()
     for number, pixels in enumerate(map_concurrently(read, opened.tolist())):

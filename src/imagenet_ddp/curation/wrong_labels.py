@@ -67,7 +67,7 @@ def list_csv(found: LikelyWrong, features: Features, delimiter: str = "comma") -
     names = features.classes
     return table_bytes(COLUMNS, [
         (features.paths[row], names[features.targets[row]], names[suggested], f"{score:.6f}",
-         "val" if features.is_val[row] else "train", "")
+         features.place(row)[0], "")
         for row, suggested, score in zip(
             found.rows.tolist(), found.suggested.tolist(), found.score.tolist(), strict=True
         )

@@ -34,14 +34,8 @@ from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
 from imagenet_ddp.training.held_out import choose
-from imagenet_ddp.use.predictor import (
-    Predictor,
-    eval_transform,
-    find_reference,
-    load_net,
-    make_predictor,
-    open_exported,
-)
+from imagenet_ddp.use.exported_predictor import open_exported
+from imagenet_ddp.use.predictor import Predictor, eval_transform, find_reference, load_net, make_predictor
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16

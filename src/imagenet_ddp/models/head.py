@@ -1,7 +1,7 @@
-"""Find the layers of a net that compute the logits, start them anew from nearly equal logits, and return the features
+"""Find the layers of a net that compute the logits, reset them to nearly equal logits, and compute the features
 before them."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -80,19 +80,27 @@ def compute_features(net: nn.Module, head: str, images: Tensor) -> tuple[Tensor,
     return inputs[0], logits
 
 
+def only_linear(net: nn.Module, heads: Sequence[str]) -> nn.Linear | None:
+    """Return the layer that computes the logits if there is one and it is linear. heads: names of such layers."""
+    layers = [net.get_submodule(each) for each in heads]
+    return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Linear) else None
+
+
 def require_features(
-    net: nn.Module, name: str, heads: tuple[str, ...], image_size: int, what: str = "model.head=regression needs"
+    net: nn.Module,
+    name: str,
+    heads: tuple[str, ...],
+    image_size: int,
+    what: str = "model.head=regression needs",
+    hint: str = "set model.head=new",
 ) -> None:
     """Raise ConfigError if the net's output is not that of one linear layer, to which a regression can be fitted.
-    name: model.name. heads: names of the layers that compute the logits. what: begins the message."""
-    layers = [net.get_submodule(each) for each in heads]
-    if len(layers) == 1 and isinstance(layers[0], nn.Linear):
-        weight = layers[0].weight
+    name: model.name. heads: names of the layers that compute the logits. what, hint: begin and end of the message."""
+    layer = only_linear(net, heads)
+    if layer is not None:
+        weight = layer.weight
         with evaluating(net):
             features, logits = compute_features(net, heads[0], weight.new_zeros(1, 3, image_size, image_size))
-        if features.dim() == 2 and torch.equal(layers[0](features), logits):
+        if features.dim() == 2 and torch.equal(layer(features), logits):
             return
-    raise ConfigError(
-        f"{what} a net that ends in one linear layer, but {name} does not. "
-        f"Hint: {'set model.head=new' if what.startswith('model.') else 'set another model.name'}."
-    )
+    raise ConfigError(f"{what} a net that ends in one linear layer, but {name} does not. Hint: {hint}.")

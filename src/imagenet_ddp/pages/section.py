@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.curation.cross_validation import LearningCurve
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import NearCopies
 from imagenet_ddp.data.sources.base import Images
@@ -65,8 +66,8 @@ class Checked:
 
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
     copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
-    net has seen them. near_copies, folds, probabilities: of the rows of the features: their fold, int64 (N,), and what
-    a regression says that did not see the image, float32 (N, classes). command: the line that adds the features; "":
+    net has seen them. near_copies, probabilities, curve: of the rows of the features; the probabilities are
+    those of regressions that did not see the image, float32 (N, classes). command: the line that adds the features; "":
     there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it can
     change. delimiter: of CSV files.
     """
@@ -79,8 +80,8 @@ class Checked:
     quality: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     features: Features | None = None
     near_copies: NearCopies | None = None
-    folds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     probabilities: np.ndarray | None = None
+    curve: LearningCurve | None = None  # set with the probabilities
     command: str = ""
     relabel: str = ""
     delimiter: str = "comma"

@@ -7,15 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation import wrong_labels
-from imagenet_ddp.curation.cross_validation import fold_of_each, out_of_fold, why_no_estimate
+from imagenet_ddp.curation.cross_validation import (
+    Accuracy,
+    fold_of_each,
+    learning_curve,
+    out_of_fold,
+    why_no_estimate,
+)
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.near_copies import find_near_copies
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.options import Plan, can_relabel
 
@@ -45,10 +53,12 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
     groups = near.group_of_each(len(features), exact)
     if reason := why_no_estimate(features.targets, num_classes, groups):
         return checked, reason
-    folds = fold_of_each(features.targets, groups=groups)
-    probabilities = out_of_fold(features.vectors, features.targets, num_classes, folds)
-    relabel = _relabel_line(plan, out)
-    return replace(checked, folds=folds, probabilities=probabilities, relabel=relabel), ""
+    targets, folds = features.targets, fold_of_each(features.targets, groups=groups)
+    axes = PrincipalAxes(torch.from_numpy(features.vectors))
+    probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
+    whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
+    curve = learning_curve(axes, targets, num_classes, folds, whole)
+    return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out)), ""
 
 
 def _relabel_line(plan: Plan, out: Path) -> str:
@@ -61,20 +71,18 @@ def _relabel_line(plan: Plan, out: Path) -> str:
 
 def _require_same(features: Features, images: Mapping[str, Images]) -> None:
     """Raise ConfigError if the pass has seen other images, because some have changed meanwhile."""
-    for split in ("train", "val"):
-        rows = np.flatnonzero(features.is_val == (split == "val")).tolist()
+    for row, path in enumerate(features.paths):
+        split, index = features.place(row)
         own = images.get(split)
-        for row in rows:
-            index = int(features.index[row])
-            if own is None or index >= len(own) or own.path(index) != features.paths[row]:
-                raise ConfigError(f"the images have changed during the check, {features.paths[row]} among them. Hint: "
-                                  "run the check again.")  # fmt: skip
+        if own is None or index >= len(own) or own.path(index) != path:
+            raise ConfigError(
+                f"the images have changed during the check, {path} among them. Hint: run the check again."
+            )
 
 
 def _exact_copies(features: Features, copies: Sequence[Copy]) -> np.ndarray:
     """Return the pairs of rows of images with the same content, int64 (P, 2)."""
-    places = zip(features.is_val.tolist(), features.index.tolist(), strict=True)
-    row_of = {("val" if is_val else "train", index): row for row, (is_val, index) in enumerate(places)}
+    row_of = {features.place(row): row for row in range(len(features))}
     pairs = [(row_of[each.first], row_of[each.second]) for each in copies if {each.first, each.second} <= row_of.keys()]
     return np.array(pairs, np.int64).reshape(-1, 2)
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from imagenet_ddp.config.figures import TOP1, TOP5, figure_of
 from imagenet_ddp.config.schema.keys import leaves
-from imagenet_ddp.curation.interval import interval_words, without_words
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
+from imagenet_ddp.report.findings import copies_sentence, sentences
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
@@ -96,7 +97,7 @@ def build(
     if found is not None and len(found):
         more, verdict = _analyse(found, maps, is_held_out)
         if near_copies is not None:
-            sentence = _near_copies(found, predictions.with_copies(near_copies, found))
+            sentence = copies_sentence(found, predictions.with_copies(near_copies, found))
             more["findings"].insert(1, (sentence, "classes"))
             lines.append(sentence)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
@@ -132,7 +133,7 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
     ]
     context = {
         "pictures": pictures,
-        "findings": _findings(found, table, named_pairs, wrong_labels, inaccurate, is_held_out),
+        "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy, alphabetical(row.label))),
@@ -167,58 +168,6 @@ def _curves(metrics: plots.Table, title: str) -> dict[str, str]:
         for scheme in ("light", "dark")
         for is_narrow in (False, True)
     }
-
-
-def _findings(
-    found: Predictions,
-    table: list[error_analysis.ClassRow],
-    pairs: list[tuple[str, str, int, float]],
-    wrong_labels: error_analysis.LikelyWrong,
-    inaccurate: str,
-    is_held_out: bool,
-) -> list[tuple[str, str]]:
-    """Return what the page says first, as (sentence, section)."""
-    num_right, total = int(found.is_right.sum()), len(found)
-    sentences = [(
-        f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
-        f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
-        f"{'.' if is_held_out else ', if the net was not trained on them.'}",
-        "classes",
-    )]  # fmt: skip
-    if found.is_known is not None and (number := int((~found.is_known).sum())):
-        are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
-        words = _without(found, ~found.is_known)
-        sentences.append((f"{number:,} {are} unknown, like none of the training images: {words}.", "classes"))
-    rated = [row for row in table if row.accuracy is not None]
-    worst = min(rated, key=lambda row: row.accuracy or 0, default=None)
-    if worst is not None and len(rated) > 1 and worst.accuracy is not None and worst.accuracy < 1:
-        of_worst = interval_words(worst.accuracy * worst.num_images, worst.num_images)
-        share = f"{percent(worst.accuracy, 0)} of {count_noun(worst.num_images, 'image')} ({of_worst})"
-        sentences.append((f"{worst.label} is recognised worst: {share}.", "classes"))
-    if pairs:
-        true, taken, count, _ = pairs[0]
-        sentences.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}.", "confusion"))
-    if inaccurate:
-        sentences.append((f"The net is {inaccurate}.", "labels"))
-    elif number := len(wrong_labels.rows):
-        are = "is" if number == 1 else "are"
-        sentences.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
-                          "for wrong labels among them.", "labels"))  # fmt: skip
-    return sentences
-
-
-def _near_copies(found: Predictions, rows: np.ndarray) -> str:
-    """Return a sentence about the images of which a near-copy was not evaluated. rows: bool (N,)."""
-    if not (number := int(rows.sum())):
-        return "No evaluated image is a near-copy of a training image."
-    are = "images is a near-copy" if number == 1 else "images are near-copies"
-    return f"{number:,} of {len(found):,} {are} of training images: {_without(found, rows)}."
-
-
-def _without(found: Predictions, rows: np.ndarray) -> str:
-    """Return the accuracy without and with some of the images, in words. rows: bool (N,)."""
-    rest = found.is_right[~rows]
-    return without_words((int(rest.sum()), int(found.is_right.sum())), (len(rest), len(found)))
 
 
 def _uri(figure: "Figure") -> str:

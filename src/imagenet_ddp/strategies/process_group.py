@@ -6,6 +6,7 @@ This module imports torch but not Lightning, because the command calls it before
 
 import atexit
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -61,6 +62,16 @@ def init_process_group(
     )
     if backend == "nccl":
         atexit.register(destroy_process_group)  # otherwise torch warns at the end of the process
+
+
+def gather_on_first(mine: Any, world_size: int) -> list[Any] | None:
+    """Return what each rank has passed, in the order of the ranks, on rank 0, and None on the other ranks. Call on all
+    ranks. mine: of any type that can be pickled."""
+    if world_size == 1:
+        return [mine]
+    found: list[Any] | None = [None] * world_size if distributed.get_rank() == 0 else None
+    distributed.gather_object(mine, found)
+    return found
 
 
 def destroy_process_group() -> None:

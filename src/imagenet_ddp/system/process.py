@@ -23,7 +23,7 @@ def import_torch() -> Generator[None]:
 
     These imports create a million objects that are never freed. The collector would search them repeatedly without
     effect, which takes a tenth of the import time, and again during training. The load of the machine is measured
-    meanwhile, for cluster.num_threads=auto; a slow import is said.
+    meanwhile, for cluster.num_threads=auto, and a slow import is reported.
     """
     was_enabled = gc.isenabled()
     gc.disable()

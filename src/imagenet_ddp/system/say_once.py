@@ -17,7 +17,7 @@ from imagenet_ddp.system.files import make_private
 
 RANK = re.compile(r"(RANK|RANKID|PROCID)$")  # names of the variables by which launchers number processes
 LOCK_S = 2.0  # longest wait for a rank that prints the same
-FORGET_S = 60.0  # what was said longer ago is said again
+FORGET_S = 60.0  # after which the same text is printed again
 
 
 def say_once(text: str, say: Callable[[str], None] = print_message, *, about: str = "") -> None:

@@ -13,7 +13,7 @@ from imagenet_ddp.system.text import percent
 from imagenet_ddp.use.predictor import Predictor, Result
 
 HEADER = ("rank", "path", "class", "probability", "why")
-BETWEEN = 0.3  # margin of two probabilities below which an image is said to be between their classes
+BETWEEN = 0.3  # difference of the two highest probabilities below which both classes are named
 MOST_TILES = 256  # of the sheet
 
 

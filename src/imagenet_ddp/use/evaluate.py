@@ -7,11 +7,9 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.callbacks.run_files import BadImagesList
-from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
@@ -31,13 +29,13 @@ from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.strategies.process_group import destroy_process_group
+from imagenet_ddp.strategies.process_group import destroy_process_group, gather_on_first
 from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build, held_out
-from imagenet_ddp.training.diagnosis import refusing
 from imagenet_ddp.use.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.use.predictor import find_reference
+from imagenet_ddp.use.validate import Validation
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
@@ -78,8 +76,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
     task = module.task
     collected = Predictions(reference, layer, keep_scores="auroc" in metric_names)
     callbacks: list[L.Callback] = [bad_images, collected] if task.has_one_prediction else [bad_images]
-    watches = [] if world.watch is None else [StalledStep(world.watch.fail, config.strategy.timeout_s)]
-    trainer = build.make_trainer(plan, world, [*watches, *callbacks], job.run_dir)
+    validation = Validation(plan, world, callbacks, job.run_dir)
+    trainer = validation.trainer
     if world.place.world_size > 1:
         log.say(world.place.sentence())
     log.say(
@@ -99,15 +97,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         log.say(f"Images that are like none of the training images are not recognised: {no_reference}.")
     if is_subset:
         log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
-    try:
-        with refusing():
-            connect(trainer.loggers)
-            trainer.validate(module, datamodule=data, verbose=False)
-        ignored_lines = data.ignored_lines(trainer)
-        for watch in watches:  # from here on, no rank waits for another
-            watch.end()
-    finally:
-        data.close()
+    ignored_lines = validation.run(module, data)
     metrics = {name: float(trainer.callback_metrics[name]) for name in task.val_metrics}
     loss, *scores = task.figures
     log.say(" | ".join(f"{each.title} {each.text(metrics[f'val/{each.name}'])}" for each in (*scores, loss)))
@@ -212,10 +202,7 @@ class Predictions(L.Callback):
         columns = [torch.cat(column).cpu().numpy() for column in zip(*self._batches, strict=True)]
         mine = columns, torch.cat(self._loaded).cpu().numpy()
         self._batches, self._loaded = [], []
-        ranks: list[Any] | None = [mine]
-        if trainer.world_size > 1:
-            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
-            distributed.gather_object(mine, ranks)
+        ranks = gather_on_first(mine, trainer.world_size)
         if ranks is not None:
             self.result = _merge([columns for columns, _ in ranks if columns], [loaded for _, loaded in ranks])
 

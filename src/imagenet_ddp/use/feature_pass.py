@@ -10,9 +10,8 @@ from typing import Any
 import lightning.pytorch as L
 import numpy as np
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.config.schema.commands import FeaturesConfig
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.features import FILE, Features, read_features, write_features, write_parquet
@@ -30,11 +29,11 @@ from imagenet_ddp.models.weights.load import load_weights_into
 from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.strategies.process_group import destroy_process_group
+from imagenet_ddp.strategies.process_group import destroy_process_group, gather_on_first
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build
-from imagenet_ddp.training.diagnosis import refusing
+from imagenet_ddp.use.validate import Validation
 
 PARTS = "parts"  # folder of what an interrupted pass has computed
 PART_S = 20.0  # after which a rank stores what it has
@@ -55,11 +54,14 @@ def run(job: Job, plan: Plan, world: World) -> int:
         module = build.make_module(plan, classes, num_images)
         heads, weights = head_names(module.net, len(classes)), find_other(config.model, job.checkpoint)
         log.say(load_weights_into(module.net, weights, heads, classes)[0])
-        require_features(module.net, config.model.name, heads, config.data.image_size, "features need")
+        require_features(
+            module.net, config.model.name, heads, config.data.image_size, "features need", "set another model.name"
+        )
         precision = plan.precision.value
         digest = digest_of(module.net, heads, data.eval_transform, Reading.of(data.options), precision)
-        reading = Reading.of(config.data)  # as predict has it
-        of_net = unknown.net_digest(module.net, heads, data.eval_transform, reading)  # before bf16-true rounds it
+        checkpoint, of_net = job.checkpoint if is_first else None, ""
+        if checkpoint is not None and is_own(checkpoint):  # now, because the strategy converts the net for bf16-true
+            of_net = unknown.net_digest(module.net, heads, data.eval_transform, Reading.of(data.options))
         stamps = np.concatenate([
             stamps_of(images, data.source.digest, name) for name, images in zip(("train", "val"), splits, strict=True)
         ])  # fmt: skip
@@ -78,7 +80,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
         collected, begin_s = Collect(heads[0], stamps[todo], digest, job.run_dir / PARTS), time.monotonic()
         if todo:
             data.source.val = Joined(splits, np.array(todo))
-            _pass_over(data, module, collected, plan, world, log)
+            for line in Validation(plan, world, [collected], job.run_dir).run(module, data):
+                log.say(line)
         seconds = time.monotonic() - begin_s
         number = 0
         if is_first:
@@ -90,8 +93,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
             shutil.rmtree(job.run_dir / PARTS, ignore_errors=True)
             rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
-            if job.checkpoint is not None and is_own(job.checkpoint):
-                log.say(unknown.write_reference(unknown.file_of(job.checkpoint), features, of_net))
+            if checkpoint is not None and of_net:
+                log.say(unknown.write_reference(unknown.file_of(checkpoint), features, of_net))
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
                 out, write = Path(config.out), write_parquet if config.out.endswith(".parquet") else write_features
@@ -117,23 +120,6 @@ def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:
         if features.digest == digest:
             found |= zip(features.stamps.tolist(), features.vectors, strict=True)
     return found
-
-
-def _pass_over(
-    data: ImageDataModule, module: L.LightningModule, collected: "Collect", plan: Plan, world: World, log: Log
-) -> None:
-    watches = [] if world.watch is None else [StalledStep(world.watch.fail, plan.config.strategy.timeout_s)]
-    trainer = build.make_trainer(plan, world, [*watches, collected], collected.parts.parent)
-    try:
-        with refusing():
-            trainer.validate(module, datamodule=data, verbose=False)
-        ignored_lines = data.ignored_lines(trainer)
-        for watch in watches:  # from here on, no rank waits for another
-            watch.end()
-    finally:
-        data.close()
-    for line in ignored_lines:
-        log.say(line)
 
 
 def _together(
@@ -243,11 +229,8 @@ class Collect(L.Callback):
             tuple(torch.cat(column).numpy() for column in zip(*self._batches, strict=True)) if self._batches else None
         )
         self._batches.clear()
-        ranks: list[Any] | None = [mine]
-        if trainer.world_size > 1:
-            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
-            distributed.gather_object(mine, ranks)
-        for index, vectors in (each for each in ranks or () if each is not None):
+        ranks = gather_on_first(mine, trainer.world_size) or []
+        for index, vectors in (each for each in ranks if each is not None):
             self.result |= zip(self._stamps[index].tolist(), vectors, strict=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:

@@ -21,7 +21,8 @@ def open_predictor(config: TrainedConfig, *, keep_features: bool = False) -> "Pr
     file."""
     with import_torch():
         from imagenet_ddp.launch.trained_model import load
-        from imagenet_ddp.use.predictor import find_reference, load_net, make_predictor, open_exported
+        from imagenet_ddp.use.exported_predictor import open_exported
+        from imagenet_ddp.use.predictor import find_reference, load_net, make_predictor
 
     path = checkpoint_path(config)
     if path is not None and graph_format(path):

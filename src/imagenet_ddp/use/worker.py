@@ -1,7 +1,7 @@
 """Evaluate, or compute features, in the process of a rank. Does not import torch before the ranks meet."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import Job
@@ -9,24 +9,36 @@ from imagenet_ddp.launch.ranks import make_plan, met_ranks, with_checkpoint
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.process import import_torch
 
+T = TypeVar("T")
+
 
 def evaluate(place: Place, job: Job, facts: Mapping[str, Any]) -> float:
     """Evaluate in this process; return the score, such as top-1 as a fraction. facts: see meet_ranks."""
-    exit_on_signal()
-    with met_ranks(place, job.config, facts, job=job) as world:
-        with import_torch():
-            from imagenet_ddp.use.evaluate import run
 
-        job = with_checkpoint(job, world)
-        return run(job, make_plan(job, world), world)
+    def imported() -> Callable[..., float]:
+        from imagenet_ddp.use.evaluate import run
+
+        return run
+
+    return _run(imported, place, job, facts)
 
 
 def features(place: Place, job: Job, facts: Mapping[str, Any]) -> int:
     """Compute features in this process; return the number of images. facts: see meet_ranks."""
+
+    def imported() -> Callable[..., int]:
+        from imagenet_ddp.use.feature_pass import run
+
+        return run
+
+    return _run(imported, place, job, facts)
+
+
+def _run(imported: Callable[[], Callable[..., T]], place: Place, job: Job, facts: Mapping[str, Any]) -> T:
+    """Meet the other ranks, and run. imported: imports torch, and returns a function of (job, plan, world)."""
     exit_on_signal()
     with met_ranks(place, job.config, facts, job=job) as world:
         with import_torch():
-            from imagenet_ddp.use.feature_pass import run
-
+            run = imported()
         job = with_checkpoint(job, world)
         return run(job, make_plan(job, world), world)

@@ -1,11 +1,8 @@
 """Section: the accuracy to expect on new images, from a regression to the features of a trained net."""
 
 import numpy as np
-import torch
 
-from imagenet_ddp.curation.cross_validation import Accuracy, learning_curve
 from imagenet_ddp.curation.interval import interval_words
-from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, percent
 
@@ -15,16 +12,13 @@ GOOD = 0.8  # accuracy; below, the classes or the images are worth a look first
 
 def expected_accuracy(checked: Checked) -> Section | None:
     """Without a net, the section says how to get one."""
-    features, probabilities = checked.features, checked.probabilities
-    if features is None or probabilities is None:
+    features, probabilities, curve = checked.features, checked.probabilities, checked.curve
+    if features is None or probabilities is None or curve is None:
         if not checked.command or len(checked.labels) < 2:
             return None
         return Section(NAME, "Accuracy", {"command": checked.command}, heading="What accuracy to expect")
     is_right = probabilities.argmax(1) == features.targets
-    whole = Accuracy(int(is_right.sum()), len(is_right))
-    curve = learning_curve(
-        PrincipalAxes(torch.from_numpy(features.vectors)), features.targets, len(features.labels), checked.folds, whole
-    )
+    whole = curve.accuracies[-1]
     words = f"{in_words(whole.share)} new images like these will be recognised"
     range_words = interval_words(whole.num_right, whole.num_images)
     counts, right = (

@@ -24,7 +24,7 @@ def image_map(checked: Checked) -> Section | None:
     order = np.random.default_rng(0).permutation(len(features))[:MOST_POINTS]
     places = principal_plane(features.vectors)[order]
     pictured = order[:MOST_PICTURES].tolist()
-    wanted = [("val" if features.is_val[row] else "train", int(features.index[row])) for row in pictured]
+    wanted = [features.place(row) for row in pictured]
     columns = max(int(np.ceil(len(wanted) ** 0.5)), 1)
     sheet = Image.new("RGB", (columns * TILE, -(-len(wanted) // columns) * TILE), "#808080")
     for number, tile in enumerate(map_concurrently(lambda place: _tile(checked, *place), wanted)):
@@ -34,8 +34,8 @@ def image_map(checked: Checked) -> Section | None:
     stream = io.BytesIO()
     sheet.save(stream, format="JPEG", quality=70)
     points = [
-        [*place, int(features.targets[row]), checked.name("val" if features.is_val[row] else "train", index)]
-        for place, row, index in zip(places.tolist(), order.tolist(), features.index[order].tolist(), strict=True)
+        [*place, int(features.targets[row]), checked.name(*features.place(row))]
+        for place, row in zip(places.tolist(), order.tolist(), strict=True)
     ]
     labels = sorted(enumerate(features.labels), key=lambda each: alphabetical(each[1]))
     context = {

@@ -39,7 +39,7 @@ def near_copies(checked: Checked) -> Section | None:
 
 
 def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:
-    places = [("val" if features.is_val[at] else "train", int(features.index[at])) for at in group.members]
+    places = [features.place(at) for at in group.members]
     items = [checked.item(*place) for place in places[:NUM_PICTURES]]
     where = (
         "training and validation"

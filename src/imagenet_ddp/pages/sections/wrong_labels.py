@@ -23,7 +23,7 @@ def wrong_labels(checked: Checked) -> Section | None:
     text = f"{looks} more like another class than like the label: look at the first ones, and correct wrong labels."
     pictures = [
         checked.item(
-            "val" if features.is_val[row] else "train", int(features.index[row]),
+            *features.place(row),
             suggested=features.labels[suggested], label_probability=float(probabilities[row, features.targets[row]]),
             probability=float(probabilities[row, suggested]),
         )

@@ -1,0 +1,60 @@
+"""Say what the predictions of a run mean: the sentences at the head of its page."""
+
+import numpy as np
+
+from imagenet_ddp.curation.interval import interval_words, without_words
+from imagenet_ddp.report import error_analysis
+from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.system.text import count_noun, percent
+
+
+def sentences(
+    found: Predictions,
+    table: list[error_analysis.ClassRow],
+    pairs: list[tuple[str, str, int, float]],
+    wrong_labels: error_analysis.LikelyWrong,
+    inaccurate: str,
+    is_held_out: bool,
+) -> list[tuple[str, str]]:
+    """Return what the page says first, as (sentence, section)."""
+    num_right, total = int(found.is_right.sum()), len(found)
+    said = [(
+        f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
+        f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
+        f"{'.' if is_held_out else ', if the net was not trained on them.'}",
+        "classes",
+    )]  # fmt: skip
+    if found.is_known is not None and (number := int((~found.is_known).sum())):
+        are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
+        words = _without(found, ~found.is_known)
+        said.append((f"{number:,} {are} unknown, like none of the training images: {words}.", "classes"))
+    rated = [row for row in table if row.accuracy is not None]
+    worst = min(rated, key=lambda row: row.accuracy or 0, default=None)
+    if worst is not None and len(rated) > 1 and worst.accuracy is not None and worst.accuracy < 1:
+        of_worst = interval_words(worst.accuracy * worst.num_images, worst.num_images)
+        share = f"{percent(worst.accuracy, 0)} of {count_noun(worst.num_images, 'image')} ({of_worst})"
+        said.append((f"{worst.label} is recognised worst: {share}.", "classes"))
+    if pairs:
+        true, taken, count, _ = pairs[0]
+        said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}.", "confusion"))
+    if inaccurate:
+        said.append((f"The net is {inaccurate}.", "labels"))
+    elif number := len(wrong_labels.rows):
+        are = "is" if number == 1 else "are"
+        said.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
+                          "for wrong labels among them.", "labels"))  # fmt: skip
+    return said
+
+
+def copies_sentence(found: Predictions, rows: np.ndarray) -> str:
+    """Return a sentence about the images of which a near-copy was not evaluated. rows: bool (N,)."""
+    if not (number := int(rows.sum())):
+        return "No evaluated image is a near-copy of a training image."
+    are = "images is a near-copy" if number == 1 else "images are near-copies"
+    return f"{number:,} of {len(found):,} {are} of training images: {_without(found, rows)}."
+
+
+def _without(found: Predictions, rows: np.ndarray) -> str:
+    """Return the accuracy without and with some of the images, in words. rows: bool (N,)."""
+    rest = found.is_right[~rows]
+    return without_words((int(rest.sum()), int(found.is_right.sum())), (len(rest), len(found)))
