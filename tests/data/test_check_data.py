@@ -6,6 +6,8 @@ import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
+from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS
+from imagenet_ddp.data.sources import walk
 
 Tree = Callable[..., Path]
 
@@ -45,8 +47,12 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (
             ("1.heic", "2.HEIC"),
             {},
-            "has no images (but 2 HEIC files, a format that is not read) and no class folders. "
-            "Hint: convert the HEIC files to JPEG (such as by `"
+            "has no images (but 2 HEIC files, a format that is not read) and no class folders. Hint: run `",
+        ),
+        (
+            ("1.heic", "2.HEIC"),
+            {},
+            "[heic]'` to read HEIC files, or convert them to JPEG (such as by `"
             "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +`), then sort",
         ),
         (
@@ -57,7 +63,7 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (
             (*AB, "val/a/1.heif"),
             {},
-            "class folders have none (but 1 HEIC file, a format that is not read). Hint: c",
+            "class folders have none (but 1 HEIC file, a format that is not read). Hint: run",
         ),
         (AB, {}, "Hint: set data.val_fraction=0.1."),
         ((*AB, "val/c/1.jpg"), {}, "also be a class of train, but 1 of 1 is not: c."),
@@ -65,7 +71,10 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (("photos/a/1.jpg", "val/a/1.jpg"), {}, "Hint: set data.train_dir=NAME to another folder."),
     ],
 )
-def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str):
+def test_one_thing_wrong_with_the_folder(
+    tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(walk, "IMAGE_EXTENSIONS", walk.IMAGE_EXTENSIONS - {*HEIC_EXTENSIONS})  # without pillow-heif
     found = validate(config(root=str(tree(*files)), **typed))
     assert any(said in text for text in found)
     assert all("Hint: " in text for text in found)

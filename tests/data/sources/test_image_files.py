@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS
 from imagenet_ddp.data.sources import image_files as folder_images
+from imagenet_ddp.data.sources import walk
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images, read_file
 from imagenet_ddp.data.sources.walk import class_folders, describe_left_out, find_images, list_folder, validate_images
@@ -148,11 +150,13 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
 
 def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():
     text = describe_left_out(Counter({".heic": 2, "hidden": 1}))
-    assert text.startswith("3 files were left out: 1 hidden, 2 without an image extension (.heic); convert the HEIC")
+    assert text.startswith("3 files were left out: 1 hidden, 2 without an image extension (.heic); run `")
+    assert "[heic]'` to read HEIC files, or convert them" in text
     assert "HEIC" not in describe_left_out(Counter({".txt": 2}))
 
 
-def test_a_folder_of_heic_files_is_said_to_be_one(tmp_path: Path):
+def test_a_folder_of_heic_files_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(walk, "IMAGE_EXTENSIONS", walk.IMAGE_EXTENSIONS - {*HEIC_EXTENSIONS})  # without pillow-heif
     (tmp_path / "1.heic").touch()
-    with pytest.raises(ConfigError, match=r"none \(but 1 HEIC file, a format that is not read\)\. Hint: convert"):
+    with pytest.raises(ConfigError, match=r"none \(but 1 HEIC file, a format that is not read\)\. Hint: run"):
         find_images(str(tmp_path))

@@ -26,6 +26,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
+from imagenet_ddp.data.decoding.heic import heic_formats, install_heic, is_heic, reads_heic
 from imagenet_ddp.system.text import first_line
 
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
@@ -66,7 +67,7 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: f
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
-            image = Image.open(io.BytesIO(data), formats=FORMATS)  # reads the header only
+            image = Image.open(io.BytesIO(data), formats=(*FORMATS, *heic_formats(data)))  # reads the header only
             if image.width * image.height > MAX_PIXELS:
                 raise Image.DecompressionBombError
             # of which Pillow keeps eight; known only until the image is loaded
@@ -82,7 +83,7 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: f
             ignored = Ignored.PAGES if has_pages else Ignored.NONE
             return Decoded(pixels, ignored | Ignored.TRANSPARENCY if _is_clear(image) else ignored)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
-        raise UnreadableImage(path, _reason(error)) from error
+        raise UnreadableImage(path, _reason(error, data)) from error
 
 
 def _is_clear(image: Image.Image) -> bool:
@@ -114,9 +115,11 @@ def is_rotated(header: bytes) -> bool:
     return False
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, data: bytes) -> str:
     """Return the decoder's message without memory addresses."""
     if isinstance(error, UnidentifiedImageError):
+        if is_heic(data) and not reads_heic():
+            return f"it is a HEIC file, whatever its name; to read it, run `{install_heic()}`"
         return "it is not an image in a known format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MAX_PIXELS:,} pixels"

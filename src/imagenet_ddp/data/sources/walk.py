@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS, install_heic, reads_heic
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.system.files import describe_path
@@ -28,8 +29,8 @@ R = TypeVar("R")
 _JPEG = (".jpg", ".jpeg", ".jfif", ".jpe", ".jif", ".jfi", ".pjpeg", ".pjp")
 IMAGE_EXTENSIONS = frozenset(
     [*_JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
+    + [*HEIC_EXTENSIONS] * reads_heic()
 )
-HEIC = (".heic", ".heif")  # photographs of iPhones, which Pillow does not read
 REASONS = {  # why a file or folder is left out
     "beside": "outside the class folders",
     "hidden": "hidden",
@@ -132,19 +133,19 @@ def _leads_to(is_kind: Callable[[], bool]) -> bool:
 
 
 class Heic(NamedTuple):
-    """What messages say about HEIC photographs, which are not read. words: after the number of images. hint: what to do
-    before the rest of the hint. Both are "" if there are none."""
+    """What messages say about HEIC photographs that are not read for want of a package. words: after the number of
+    images. hint: what to do before the rest of the hint. Both are "" if there are none."""
 
     words: str = ""
     hint: str = ""
 
     @classmethod
     def of(cls, left_out: Counter[str]) -> "Heic":
-        if not (number := sum(left_out[kind] for kind in HEIC)):
+        if not (number := sum(left_out[kind] for kind in HEIC_EXTENSIONS)):
             return cls("", "")
         # phones write .HEIC, and the files are in class folders
         command = "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +"
-        hint = f"convert the HEIC files to JPEG (such as by `{command}`), then "
+        hint = f"run `{install_heic()}` to read HEIC files, or convert them to JPEG (such as by `{command}`), then "
         return cls(f" (but {count_noun(number, 'HEIC file')}, a format that is not read)", hint)
 
 
@@ -213,5 +214,5 @@ def describe_left_out(left_out: Counter[str]) -> str:
         parts.append(f"{others.total():,} without an image extension ({', '.join(names)})")
     were = "was" if left_out.total() == 1 else "were"
     hint = Heic.of(left_out).hint.removesuffix(", then ")
-    hint = hint and f"; {hint} to use them"
+    hint = hint and f"; {hint}"
     return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}{hint}" if parts else ""
