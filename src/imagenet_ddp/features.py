@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.learning import CompileConfig
 from imagenet_ddp.curation.features import pass_name
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, new_config
-from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, share_job
+from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
@@ -34,6 +34,7 @@ def launch(request: parse.Request) -> int | None:
     checkpoint = checkpoint and checkpoint.resolve()
     if checkpoint is None:
         require_data(request)
+    say_begin(request)
     place, commands = connect(request, find_launcher(request, os.environ))
 
     def decide() -> Job:

@@ -252,3 +252,10 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
     # what the command sets differently, it gets
     more = ["resume=r", "trainer.max_epochs=4", "+callbacks.probe.step=99", "trainer.devices=1", "data.batch_size=2"]
     assert "The batch changed from 8 to 2 images per update (as set)" in train(*more, "+callbacks.probe.folder=p4")
+
+
+def test_a_finished_probe_names_what_trains_the_whole_net(tmp_path: Path) -> None:
+    saved(tmp_path, 0, 0)
+    (tmp_path / "summary.json").write_text(json.dumps({"finished": True, "epochs": 0, "steps": 0}))
+    text = way_to_continue(tmp_path, {"trainer": {"max_epochs": 0}})
+    assert "trainer.max_epochs=0 ended it" in text and "new run with experiment=finetune" in text

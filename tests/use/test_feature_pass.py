@@ -2,19 +2,28 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from conftest import SMALL, SMALL_ARGS, Run, write_images
+from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.unknown import read as read_reference
 from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.image_files import list_images
+from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
+from imagenet_ddp.use import feature_pass
+from imagenet_ddp.use.feature_pass import Collect
 
 NET = [option for option in SMALL if option.startswith(("data", "model.", "+model.", "trainer.accel", "trainer.prec"))]
 NET += ["cluster.num_threads=1"]
@@ -34,6 +43,7 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     (data / "train/cat/broken.jpg").write_bytes(b"no image")
     options = ["features", *NET, f"data.root={data}", f"model.weights={seven_class_weights}"]
     first = run(*options, "out=copy/f.npz", code=0)
+    assert first.stdout.startswith(f"Computing features with mobilenet_v2 on {data}. Loading PyTorch.\n")
     assert "those of 0 are known" in first.stdout and "1 image cannot be read" in first.stdout, first.stdout
     found = stored(tmp_path)
     assert (len(found), int(found.is_val.sum()), found.classes) == (14, 5, ["cat", "dog"])
@@ -104,6 +114,57 @@ def test_two_processes_give_what_one_gives_and_what_was_interrupted_goes_on(
 
     other = run(*options, "data.val_resize=40", code=0)  # another preprocessing
     assert "those of 0 are known" in other.stdout
+
+
+class Trainer:
+    """What Collect asks of Lightning's trainer, on one of two ranks."""
+
+    world_size, is_global_zero, global_rank, precision = 2, True, 0, "bf16-mixed"
+
+    def __init__(self, images: Images | None = None):
+        self.datamodule = SimpleNamespace(val_images=images)
+
+
+def collect(trainer: Trainer, vectors: Tensor, indices: Sequence[Sequence[int]], folder: Path) -> Collect:
+    """Let a net whose last layer receives these vectors validate images in these batches."""
+    net = nn.ModuleDict({"head": nn.Identity()})
+    collected = Collect("head", np.arange(len(vectors), dtype=np.uint64) + 100, "digest", folder)
+    collected.on_validation_start(cast("Any", trainer), SimpleNamespace(net=net))
+    for step, index in enumerate(indices):
+        if index:  # else nothing of the batch counts on this rank, and the net is not called
+            net["head"](vectors[list(index)])
+        batch = {"index": torch.tensor(index, dtype=torch.int64), "num_counted": len(index), "step_images": 4}
+        collected.on_validation_batch_end(cast("Any", trainer), None, None, batch, step)
+    collected.on_validation_end(cast("Any", trainer), None)
+    return collected
+
+
+def test_features_are_gathered_a_few_steps_at_a_time_and_ranks_may_lack_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    vectors, sent = torch.arange(24.0).reshape(8, 3), list[int]()
+
+    def gather(mine: list[Any], world_size: int) -> list[list[Any]]:
+        sent.append(len(mine))
+        other = [(np.array([7]), vectors[7:].numpy())] if len(sent) == 1 else [None]
+        return [mine, other]
+
+    monkeypatch.setattr(feature_pass, "GATHERED", 2)
+    monkeypatch.setattr(feature_pass, "gather_on_first", gather)
+    found = collect(Trainer(), vectors, [[0, 1], [2, 3], [], [4, 5, 6], []], tmp_path).result
+    assert sent == [2, 2, 1] and sorted(found) == [*range(100, 108)]
+    for number in range(8):
+        np.testing.assert_array_equal(found[100 + number], vectors[number])
+
+
+def test_features_with_nan_end_the_pass_with_the_name_of_the_image(tmp_path: Path):
+    """They were written once, and refused by every command that reads them."""
+    write_images(tmp_path / "data", {"cat": 3})
+    vectors = torch.ones(3, 4)
+    vectors[1, 2] = float("inf")
+    images = list_images(tmp_path / "data", ["cat"])
+    with pytest.raises(RunError, match=r"those of .*cat/001\.jpg hold NaN or inf at precision bf16-mixed\. Hint: set"):
+        collect(Trainer(images), vectors, [[0, 1], [2]], tmp_path)
 
 
 def test_features_in_half_precision_are_used_and_groups_are_held_out_together(

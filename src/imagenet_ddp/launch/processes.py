@@ -60,12 +60,13 @@ def say_begin(request: parse.Request) -> None:
     config = _typed(request)
     net, data = config.model.target or config.model.name, config.data
     of_images = f" on {data.root or data.target or data.name}"
-    if request.verb == "evaluate":
-        checkpoint = selected(request.configs[0], "checkpoint")
-        what = f"Evaluating {checkpoint}" if checkpoint else f"Evaluating {net}{of_images}"
-    else:
+    if request.verb == "train":
         resume = selected(request.configs[0], "resume")
         what = f"Continuing {resume}" if resume not in (None, "auto") else f"Training {net}{of_images}"
+    else:
+        checkpoint = selected(request.configs[0], "checkpoint")
+        doing = "Evaluating" if request.verb == "evaluate" else "Computing features with"
+        what = f"{doing} {checkpoint}" if checkpoint else f"{doing} {net}{of_images}"
     say_once(f"{what}. Loading PyTorch.", lambda text: console.print_message(text, sys.stdout))
 
 

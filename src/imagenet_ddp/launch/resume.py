@@ -199,6 +199,8 @@ def way_to_continue(run_dir: Path, config: Mapping[str, Any]) -> str:
         hint = "leave out the callback of yours that sets trainer.should_stop"
     elif key == "trainer.fast_dev_run":
         hint = "start a new run without it"
+    elif (key, value) == ("trainer.max_epochs", 0):  # a probe
+        hint = "to train the whole net, start a new run with experiment=finetune"
     done = f"{count_noun(found['epochs'], 'epoch')} and {count_noun(found['steps'], 'step')}"
     of = key if value is None else f"{key}={shown(value)}"
     return f"{run_dir} is finished: {of} ended it after {done}. Hint: {hint}."

@@ -4,12 +4,12 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as L
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.commands import FeaturesConfig
@@ -19,7 +19,7 @@ from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Picture, Reading
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.trained_model import find_other
@@ -37,6 +37,8 @@ from imagenet_ddp.use.validate import Validation
 
 PARTS = "parts"  # folder of what an interrupted pass has computed
 PART_S = 20.0  # after which a rank stores what it has
+GATHERED = 64  # steps whose features are sent to rank 0 at a time
+Rows = tuple[np.ndarray, np.ndarray]  # index, int64 (N,); features, float32 (N, D)
 
 
 def run(job: Job, plan: Plan, world: World) -> int:
@@ -182,7 +184,7 @@ class Collect(L.Callback):
     def __init__(self, head: str, stamps: np.ndarray, digest: str, parts: Path):
         self.parts, self.result = parts, dict[int, np.ndarray]()
         self._head, self._stamps, self._digest = head, stamps, digest
-        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._batches: list[Rows | None] = []  # one for each step, of which every rank has the same number
         self._inputs: list[Tensor] = []
         self._num_stored, self._stored_s = 0, time.monotonic()
         self._hook: Any = None
@@ -201,10 +203,19 @@ class Collect(L.Callback):
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        counted = batch["num_counted"]
+        counted, rows = batch["num_counted"], None
         if self._inputs:  # the first of several views
-            self._batches.append((batch["index"][:counted].cpu(), self._inputs[0][:counted].float().cpu()))
+            vectors = self._inputs[0][:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
+            rows = batch["index"][:counted].cpu().numpy(), vectors
             self._inputs.clear()
+            is_finite = np.isfinite(vectors).all(1)
+            if not is_finite.all():
+                path = cast("Any", trainer).datamodule.val_images.path(int(rows[0][is_finite.argmin()]))
+                raise RunError(
+                    f"the features of all images must be finite, but those of {path} hold NaN or inf at precision "
+                    f"{trainer.precision}. Hint: set trainer.precision=32-true."
+                )
+        self._batches.append(rows)
         if self._progress is not None:
             self._progress.add(batch["step_images"])
         if time.monotonic() - self._stored_s > PART_S:
@@ -212,10 +223,10 @@ class Collect(L.Callback):
 
     def _store(self, rank: int) -> None:
         """Store what has come since the last time."""
-        new = [batch for batch in self._batches[self._num_stored :] if len(batch[0])]  # a rank may have padding only
-        if not new:
+        new = [rows for rows in self._batches[self._num_stored :] if rows is not None and len(rows[0])]
+        if not new:  # a rank may have padding only
             return
-        index, vectors = (torch.cat(column).numpy() for column in zip(*new, strict=True))
+        index, vectors = (np.concatenate(column) for column in zip(*new, strict=True))
         self.parts.mkdir(exist_ok=True)
         name = f"{rank}_{self._stamps[index[0]]:016x}.npz"  # no name of an earlier pass
         write_features(self.parts / name, Features.bare(vectors, self._stamps[index], self._digest))
@@ -225,13 +236,14 @@ class Collect(L.Callback):
         self._hook.remove()
         if self._progress is not None:
             self._progress.close()
-        mine = (
-            tuple(torch.cat(column).numpy() for column in zip(*self._batches, strict=True)) if self._batches else None
-        )
-        self._batches.clear()
-        ranks = gather_on_first(mine, trainer.world_size) or []
-        for index, vectors in (each for each in ranks if each is not None):
-            self.result |= zip(self._stamps[index].tolist(), vectors, strict=True)
+        batches, self._batches = self._batches, []
+        # some steps at a time: the pickled features of all ranks would take twice the memory of the features
+        for begin in range(0, len(batches), GATHERED):
+            mine = batches[begin : begin + GATHERED]
+            batches[begin : begin + GATHERED] = [None] * len(mine)
+            for rows in chain.from_iterable(gather_on_first(mine, trainer.world_size) or ()):
+                if rows is not None:
+                    self.result |= zip(self._stamps[rows[0]].tolist(), rows[1], strict=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         self._store(trainer.global_rank)
