@@ -1,5 +1,7 @@
 """The rendezvous store: serving it, finding it, and the errors where it is missing."""
 
+import errno
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -11,11 +13,12 @@ from helpers.private_network import in_own_network
 from torch.distributed import DistStoreError, TCPStore
 
 from imagenet_ddp.distributed import store as module
+from imagenet_ddp.distributed.commands import find_store
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore, PortInUseError, client, connect, serve
 from imagenet_ddp.distributed.store_file import StoreAddress, _connect_to_owner
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import bounded_wait
+from imagenet_ddp.system import bounded_wait, interfaces
 
 
 def sentence(what: Any) -> str:
@@ -54,6 +57,42 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def test_a_name_that_does_not_resolve():
     for what in (lambda: client("a..b", 29500, 60, "rank 1 of 2"), lambda: serve("a..b", 29500)):
         assert sentence(what).startswith("the name a..b cannot be resolved on this machine: ")
+
+
+def test_in_kubernetes_a_name_is_waited_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Name servers learn the name of a pod after it has started, and keep that of its predecessor for a while."""
+    monkeypatch.setattr(module, "NAME_POLL_S", 0.05)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.01)
+    server, unknown = serve("127.0.0.1", free_port()), socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    own = Place(node_rank=0, num_nodes=2, is_node=True, address=Address("pod-0.job", server.port), hosts_move=True)
+    other, old = replace(own, node_rank=1), "192.0.2.7"  # the address of the pod that had the name before
+    try_client, gone = module.try_client, [OSError(errno.EHOSTUNREACH, "No route to host")] * 3
+
+    def answered(*answers: str | OSError, of: Place) -> FoundStore:
+        left = [*answers]
+
+        def resolve(host: str) -> str:
+            answer = left.pop(0) if left else "127.0.0.1"
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(interfaces, "resolve", resolve)
+        return find_store(of, 20, "node 1 of 2")
+
+    def first_unreachable(*args: Any, **kwargs: Any) -> TCPStore | None:
+        if gone:
+            raise gone.pop()
+        return try_client(*args, **kwargs)
+
+    monkeypatch.setattr(module, "try_client", first_unreachable)
+    assert answered(unknown, unknown, old, unknown, of=other).port == server.port
+    assert "pod-0.job, which cannot be resolved yet: Name or service not known, 0 s." in capfd.readouterr().err
+    monkeypatch.setattr(module, "serve", lambda host, port: server)
+    assert answered(unknown, old, old, of=own).is_server
+    assert "pod-0.job, which still resolves to 192.0.2.7, which is not this machine" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=r"the name pod-0\.job cannot be resolved"):
+        answered(unknown, of=replace(other, hosts_move=False))
 
 
 def test_an_address_that_is_not_ours():

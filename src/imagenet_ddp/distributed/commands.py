@@ -172,6 +172,8 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
         return find_by_file(address.file, number, place.job_id, timeout_s, who)
     assert address.host
     host, port, is_served = address.host, address.port, place.store_is_served
+    if place.hosts_move:
+        store.wait_for_name(host, timeout_s, is_own=number == 0 and not is_served)
     if not is_served and (number == 0 or (number is None and interfaces.is_local(store.resolve(host)))):
         try:
             return FoundStore(store.serve(host, port), host, port, is_server=True)
@@ -182,7 +184,8 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
             with contextlib.suppress(ConfigError):
                 return FoundStore(store.client(host, port, store.BUSY_S, who), host, port)
             raise
-    return FoundStore(store.client(host, port, timeout_s, who, ours=not is_served), host, port)
+    found = store.client(host, port, timeout_s, who, ours=not is_served, hosts_move=place.hosts_move)
+    return FoundStore(found, host, port)
 
 
 def report_refusal(refused: Place, mistakes: Sequence[str]) -> None:

@@ -48,6 +48,8 @@ class Place:
     attempt: int = 0  # number of restarts: torchrun --max-restarts restarts all workers with the same store
     is_node: bool = False
     is_typed: bool = False  # whether a person typed each command, so that each command prints its own mistakes
+    # whether a name has an address only once its host runs, and another one after a restart (Kubernetes)
+    hosts_move: bool = False
     is_worker: bool = False  # whether spawn.py started this process for the command that was typed
     job_id: str | None = None
     secret: bytes | None = field(default=None, repr=False)  # signs the messages between the processes

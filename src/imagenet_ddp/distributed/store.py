@@ -19,6 +19,7 @@ from imagenet_ddp.system.text import first_line
 
 OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish its store from other programs
 POLL_S = 0.2
+NAME_POLL_S = 1.0  # each time, the name server is asked
 ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of a store that accepted a connection
 NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
 BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
@@ -31,6 +32,14 @@ class PortInUseError(ConfigError):
         super().__init__(
             f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
             "every node, with cluster.address=HOST:PORT or MASTER_PORT."
+        )
+
+
+class UnknownHostError(ConfigError):
+    def __init__(self, host: str, error: OSError):
+        super().__init__(
+            f"the name {host} cannot be resolved on this machine: {error.strerror}. "
+            "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
         )
 
 
@@ -101,11 +110,32 @@ def _serve_on_loopback(address: str, port: int) -> TCPStore:
     )
 
 
-def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = True) -> TCPStore:
+def wait_for_name(host: str, timeout_s: float, *, is_own: bool) -> None:
+    """Wait up to timeout_s seconds until the name of a host resolves: on the host itself (is_own) to its own address,
+    and not to that of the host that had the name before. After that, whoever needs the address reports what is wrong.
+    """
+    deadline = Deadline(timeout_s, say_once)
+    while True:
+        try:
+            number = interfaces.resolve(host)
+            if not is_own or number == host or interfaces.is_local(number):
+                return
+            reason = f"still resolves to {number}, which is not this machine"
+        except OSError as error:
+            reason = f"cannot be resolved yet: {error.strerror}"
+        line = f"Waiting for the name {host}, which {reason}"
+        if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", NAME_POLL_S):
+            return
+
+
+def client(
+    host: str, port: int, timeout_s: float, who: str, *, ours: bool = True, hosts_move: bool = False
+) -> TCPStore:
     """Connect to the store, and wait up to timeout_s seconds for its server to start.
 
-    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. Raises
-    ConfigError for an unknown host name, if there is no route or no answer, or if another program answers.
+    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. hosts_move:
+    as in Place; if so, a name without an address, and an address without an answer, are waited for. Raises ConfigError
+    for an unknown host name, if there is no route or no answer, or if another program answers.
     """
     deadline, num_unreachable = Deadline(timeout_s, say_once), 0
     while True:
@@ -116,10 +146,14 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
             return store
         except ConnectionRefusedError:
             reason = "nothing listens there yet"
+        except UnknownHostError:
+            if not hosts_move:
+                raise
+            reason = "the name cannot be resolved yet"
         except OSError as error:
             reason = error.strerror or f"no answer within {ANSWER_S:.0f} s, not even a refusal"
             num_unreachable += isinstance(error, TimeoutError) or error.errno in NO_ROUTE
-            if num_unreachable == 2:
+            if num_unreachable == 2 and not hosts_move:
                 raise ConfigError(
                     f"{who} cannot reach {host}:{port}: {reason}. Hint: check that the address is correct, and that "
                     "the machine is running and in the same network, and open the port to this machine in the firewall "
@@ -181,11 +215,8 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
 
 
 def resolve(host: str) -> str:
-    """Return one numeric address of a host name or address. Raises ConfigError if the name cannot be resolved."""
+    """Return one numeric address of a host name or address. Raises UnknownHostError if the name cannot be resolved."""
     try:
         return interfaces.resolve(host)
     except OSError as error:
-        raise ConfigError(
-            f"the name {host} cannot be resolved on this machine: {error.strerror}. "
-            "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
-        ) from error
+        raise UnknownHostError(host, error) from error

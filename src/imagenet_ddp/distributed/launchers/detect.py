@@ -27,7 +27,8 @@ def detect(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
     secret = None if found.is_alone else read_secret(cluster.secret_file, environ)
-    return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found), secret=secret)
+    known = {"job_id": cluster.job_id or found.job_id, "run_key": _run_key(environ, found), "secret": secret}
+    return replace(found, hosts_move="KUBERNETES_SERVICE_HOST" in environ, **known)
 
 
 def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
