@@ -74,7 +74,7 @@ def test_a_pod_can_save_before_it_is_killed_and_needs_no_root(file: str):
     assert "resume=auto" in found[0].words and any(word.startswith("hydra.run.dir=/runs/") for word in found[0].words)
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(35)
 @pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
 @pytest.mark.parametrize("file", pods.OF_FILE)
 def test_two_pods_train_and_resume_when_one_is_killed(file: str, tree: Path, tmp_path: Path):
