@@ -11,7 +11,7 @@ from imagenet_ddp.exported.formats import FORMATS, export_path, validate
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
-    "card": True, "overwrite": False,
+    "card": True, "push": None, "overwrite": False,
 }  # fmt: skip
 
 
@@ -39,6 +39,58 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
     (text,) = map(str, validate(OPTIONS | typed, "export"))
     assert re.search(said, text), text
     assert validate(OPTIONS | {"out": "there.onnx", "overwrite": True}, "export") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "token", "said"),
+    [
+        ({}, "hf_x", ""),
+        (
+            {},
+            None,
+            "push needs a token that may write to the hub, but neither HF_TOKEN nor `hf auth login` has set one",
+        ),
+        ({"format": "onnx"}, "hf_x", "push needs format=safetensors.*got onnx. Hint: set format=safetensors."),
+        ({"out": "new/net.safetensors"}, "hf_x", "named model.safetensors .*set out=new/model.safetensors"),
+        ({"out": "there/model.safetensors"}, "hf_x", "there/config.json .* exists. Hint: set out=FILE, or overwrite"),
+    ],
+)
+def test_what_cannot_be_pushed(
+    typed: dict[str, Any], token: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    Path("there/config.json").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    found = validate(OPTIONS | {"format": None, "push": "hf://me/net"} | typed, "export")
+    assert re.search(said, str(found[0])) if said else not found
+    assert len(found) <= 1 and export_path(OPTIONS | {"format": None, "push": "hf://me/net"}) == Path(
+        "r/export/hub/model.safetensors"
+    )
+
+
+@pytest.mark.parametrize(
+    ("push", "is_right"),
+    [
+        ("hf://me/net", True), ("hf://A-1/b_c.d-2", True), ("me/net", False), ("hf://net", False),
+        ("hf://me/a/b", False), ("hf://me/a--b", False), ("hf://me/..", False), ("hf://me/net.git", False),
+        ("hf://-me/net", False),
+        ("hf://me/" + "a" * 97, False), ("hf://me/a b", False), ("hf://me/né", False),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_repository(push: str, is_right: bool):
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    allowed = declared("export")["push"].allowed
+    assert allowed is not None and allowed.accepts(push) == is_right
+    if is_right:
+        validate_repo_id(push.removeprefix("hf://"))
+    elif push.isascii() and push.startswith("hf://") and push.count("/") == 3:
+        with pytest.raises(HFValidationError):
+            validate_repo_id(push.removeprefix("hf://"))
 
 
 @pytest.mark.parametrize(

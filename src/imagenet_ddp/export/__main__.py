@@ -18,9 +18,12 @@ def main() -> None:
         request = command.request("export")
         config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ, ExportConfig)
         with import_torch():
+            from imagenet_ddp.export.push import push
             from imagenet_ddp.export.write_and_compare import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
         for line in export(config, is_data_typed):
+            print(for_terminal(line), flush=True)
+        for line in push(config, request.argv) if config.push else ():
             print(for_terminal(line), flush=True)
 
 

@@ -1,5 +1,6 @@
 """Write a model card, which contains only facts about the run, with the YAML header that huggingface_hub reads."""
 
+import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from imagenet_ddp.config.paths import HUB
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
-from imagenet_ddp.exported.formats import FORMATS, KEY, Format
+from imagenet_ddp.export import timm_config
+from imagenet_ddp.exported.formats import KEY, format_of
 from imagenet_ddp.launch.stored_config import data_name, model_title
 from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -31,7 +34,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     metadata: the metadata of the exported file. file: name of that file."""
     evaluation, model, seen = _evaluation(config, metadata), config.model, metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
-    kind, transform = FORMATS[config.format], EvalTransform.of_stored(seen)
+    kind, transform = format_of(config), EvalTransform.of_stored(seen)
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     contents, data, title = trained.contents, "unknown", trained.origin
     if contents:
@@ -42,11 +45,13 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
         "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",
     }
     outside = f"float32 (batch, 3, {size}, {size}), RGB, normalised"
+    timm_name = timm_config.architecture(model) if config.push else None
     net, libraries = "", list(kind.card_imports)
     if not kind.has_graph and not (model["_target_"] or model["blur_pool"] or model["args"]):
         maker = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}[model["library"]]
         net = f'{maker}("{model["name"]}", num_classes={num_classes})'
         libraries.append(model["library"])
+    library = "timm" if timm_name else kind.library_name
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -56,13 +61,14 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
         file=file, key=KEY, net=net, has_familiarity=metadata["familiarity_threshold"] is not None
     )
     card = environment.get_template("card.md").render(
-        head=yaml.safe_dump(_head(kind, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
+        head=yaml.safe_dump(_head(library, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
         title=title, model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data, file=file,
         labels=escape(shorten_list(metadata["labels"], 10), quote=False).replace("|", "\\|"),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),
         program=_PROGRAM, has_graph=kind.has_graph, net=net, imports=sorted(["numpy as np", *libraries]), code=code,
-        views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
+        repository=(config.push or "").removeprefix(HUB), timm_name=timm_name,
+        not_in_timm=timm_config.not_in_timm(metadata), views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
     )  # fmt: skip
     return without_secrets(card)
 
@@ -90,15 +96,16 @@ def _evaluation(config: ExportConfig, metadata: Mapping[str, Any]) -> dict[str, 
 
 
 def _head(
-    kind: Format, metadata: Mapping[str, Any], accuracies: Mapping[int, float], title: str, data: str
+    library: str, metadata: Mapping[str, Any], accuracies: Mapping[int, float], title: str, data: str
 ) -> dict[str, Any]:
     head: dict[str, Any] = {
-        "library_name": kind.library_name,
+        "library_name": library,
         "pipeline_tag": "image-classification",
         "tags": ["image-classification"],
-        "datasets": [data],
         "metrics": ["accuracy"],
     }
+    if re.fullmatch(r"\w[\w.-]*", data):  # the hub refuses a card with another name here
+        head["datasets"] = [data]
     if metadata["license"]:
         head["license"] = metadata["license"]
     figures = [{"type": "accuracy", "name": f"top-{k}", "value": round(value, 4)} for k, value in accuracies.items()]

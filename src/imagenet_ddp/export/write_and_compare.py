@@ -24,7 +24,7 @@ from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export import model_card
-from imagenet_ddp.exported.formats import CARD, FORMATS, Format, export_path
+from imagenet_ddp.exported.formats import CARD, Format, export_path, format_of
 from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.launch.trained_model import TrainedModel, load
@@ -44,7 +44,7 @@ _NUM_RANDOM = 16
 def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
-    kind, path = FORMATS[config.format], export_path(config)
+    kind, path = format_of(config), export_path(config)
     trained = load(config, checkpoint_path(config))
     yield from trained.notes
     samples, why_random = find_samples(config, trained, is_data_typed)
@@ -117,7 +117,7 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
         "eval_transform": transform.as_dict(),
         "exif_orientation": config.data.exif_orientation,
         "white_level": config.data.white_level,
-        "preprocessing": (config.preprocessing or "inside") if FORMATS[config.format].has_graph else None,
+        "preprocessing": (config.preprocessing or "inside") if format_of(config).has_graph else None,
         "batch_size": config.batch_size,
         "model": without_secrets({key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")}),
         "epochs": trained.epochs,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
+from imagenet_ddp.models.weights import hub
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.packages import missing_package
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 KEY = "imagenet_ddp"  # of the metadata of this project in a file
 CARD = "README.md"
+CONFIG = "config.json"  # timm's, in a repository of the hub
 # (B, 3, H, W) -> [(B, num_classes)], followed by the familiarity, (B,), if the file has it
 Function = Callable[["Tensor"], "Sequence[Tensor]"]
 
@@ -224,6 +226,11 @@ with torch.no_grad():
 FORMATS: dict[str, Format] = {each.name: each for each in (Onnx(), OnnxFp16(), TorchExport(), Safetensors())}
 
 
+def format_of(config: Mapping[str, Any]) -> Format:
+    """Return the format that export writes. config: with the keys of ExportConfig."""
+    return FORMATS[config["format"] or ("safetensors" if config["push"] else "onnx")]
+
+
 def graph_format(path: Path | str | None) -> Format | None:
     """Return the format of an exported file with a graph; None for a checkpoint or another file."""
     suffix = Path(path).suffix if path is not None else ""
@@ -242,14 +249,15 @@ def export_path(config: Mapping[str, Any]) -> Path:
         return Path(config["out"])
     checkpoint = Path(config["checkpoint"] or "model")
     folder = CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent
-    return folder / "export" / f"model{FORMATS[config['format']].suffix}"
+    inside = Path("export", "hub") if config["push"] else Path("export")
+    return folder / inside / f"model{format_of(config).suffix}"
 
 
 def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
     """Return the mistakes. verb: predict, demo or export."""
     if verb == "export":
-        wrong = expect("format", config["format"], choice(*FORMATS), setting("format=onnx"))
-        return wrong or _check_export(config)
+        wrong = expect("format", config["format"], choice(None, *FORMATS), setting("format=onnx"))
+        return wrong or [*_check_export(config), *(_check_push(config) if config["push"] else [])]
     found, kind = list[Mistake](), graph_format(config["checkpoint"])
     if kind is not None and not kind.is_safe:
         what = (
@@ -270,7 +278,7 @@ def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
 
 
 def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
-    kind, path = FORMATS[config["format"]], export_path(config)
+    kind, path = format_of(config), export_path(config)
     found = missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement)
     found += [
         Mistake(
@@ -285,9 +293,25 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
     if path.suffix != kind.suffix:
         fix = setting(f"out={path.with_suffix(kind.suffix)}")
         found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
-    elif path.is_file() and not config["overwrite"]:
+    elif not config["overwrite"]:
         ways = setting("out=FILE"), setting("overwrite=true")
-        found.append(Mistake(f"out must be a new file, but {describe_path(path)} exists", ("out",), ways))
+        files = [path, *(path.with_name(name) for name in (CONFIG, CARD) if config["push"])]
+        found += [
+            Mistake(f"out must be a new file, but {describe_path(each)} exists", ("out",), ways)
+            for each in files
+            if each.is_file()
+        ][:1]
+    return found
+
+
+def _check_push(config: Mapping[str, Any]) -> list[Mistake]:
+    kind, path, found = format_of(config), export_path(config), hub.check_push()
+    if kind.name != "safetensors":
+        what = f"push needs format=safetensors, which timm and model.weights=hf://OWNER/NAME read, got {kind.name}"
+        found.append(Mistake(what, ("format", "push"), (setting("format=safetensors"),)))
+    elif path.name != f"model{kind.suffix}":
+        fix = setting(f"out={path.with_name(f'model{kind.suffix}')}")
+        found.append(must_be("out", f"a file named model{kind.suffix} with push", path.name, fix))
     return found
 
 

@@ -23,6 +23,11 @@ from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.section import Section, with_all_keys
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
 
+# the rule of huggingface_hub's validate_repo_id
+_REPOSITORY = matching(
+    r"(?a)hf://(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?",
+    "hf://OWNER/NAME, a repository of the hub",
+)
 _FOLDER_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
 _LICENSE = matching(r"[\w.+-]+", "a licence's identifier")
 _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
@@ -163,10 +168,22 @@ class DemoConfig(TrainedConfig):
 
 @dataclass
 class ExportConfig(TrainedConfig):
-    format: Annotated[str, "onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only)."] = (
-        "onnx"
-    )
-    out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None
+    format: Annotated[
+        str | None,
+        "onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only); null: onnx, with push "
+        "safetensors.",
+    ] = None
+    out: Annotated[
+        str | None,
+        Example("model.onnx"),
+        "File to write; null: export/model.* in the run folder, with push in export/hub/.",
+    ] = None
+    push: Annotated[
+        str | None,
+        _REPOSITORY,
+        Example("hf://OWNER/NAME"),
+        "Repository of the Hugging Face hub to upload the file, config.json and the model card to.",
+    ] = None
     preprocessing: Annotated[
         str | None,
         choice("inside", "normalise", "outside"),

@@ -19,8 +19,9 @@ from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.weights import facts as weight_facts
-from imagenet_ddp.models.weights.download import from_hub, from_timm, from_url
+from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
+from imagenet_ddp.models.weights.hub import from_hub, from_timm
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import load_error, shorten_list
