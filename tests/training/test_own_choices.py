@@ -123,7 +123,7 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
         name, suffix = "half", ".half"
 
     monkeypatch.setitem(formats.FORMATS, "half", Half())
-    config = {"format": "half", "out": None, "checkpoint": f"{tmp_path}/best.ckpt", "overwrite": False}
+    config = {"format": "half", "out": None, "checkpoint": f"{tmp_path}/best.ckpt", "overwrite": False, "push": None}
     assert formats.validate({**config, "preprocessing": None, "batch_size": None}, "export") == []
     assert formats.export_path(config).name == "model.half"
 
