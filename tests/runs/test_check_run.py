@@ -87,8 +87,8 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
     assert text.endswith("Hint: set `'resume=my run/checkpoints/last.ckpt'`.")
 
 
-def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_packages_of_a_logger_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("imagenet_ddp.system.packages.is_installed", lambda name: False)
     entry = {"_target_": "lightning.pytorch.loggers.Logger"}
     (text,) = map(str, validate(NODES | {"logger": {"trackio": entry, "mine": entry, "wandb": None}}, {}))
-    assert " 'imagenet_ddp[trackio]'`, or set logger.trackio=null." in text
+    assert " 'trackio>=0.4'`, or set logger.trackio=null." in text

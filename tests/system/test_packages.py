@@ -1,11 +1,16 @@
 """What counts as installed."""
 
+import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import ROOT, Run
+from packaging.requirements import Requirement
 
-from imagenet_ddp.system.packages import install, is_installed, missing_package
+from imagenet_ddp.system.packages import install, is_installed, missing_package, requirements
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -44,3 +49,20 @@ def test_a_folder_of_that_name_is_not_taken_for_the_package(
     result = run(verb, *options, code=2, PYTHONPATH=str(tmp_path / "hide"))
     assert f"needs the package {package}, which is not installed. Hint: run `" in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
+
+
+def test_an_extra_is_installed_by_its_packages(monkeypatch: pytest.MonkeyPatch):
+    """The name imagenet_ddp[...] would be looked for on an index, which does not have this project."""
+    for extra, packages in EXTRAS.items():
+        found = requirements(f"imagenet_ddp[{extra}]")
+        assert {str(Requirement(each)) for each in found} == {str(Requirement(each)) for each in packages}, extra
+    (mistake,) = missing_package("tune", "nowhere", requirement="imagenet_ddp[tune]")
+    assert mistake.fixes[0].run == install("optuna<6,>=5.0")
+    assert install("a>=1", "b").endswith(" 'a>=1' 'b'")
+
+    def not_installed(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("imagenet_ddp.system.packages.requires", not_installed)  # a build on PYTHONPATH
+    (mistake,) = missing_package("tune", "nowhere", requirement="imagenet_ddp[tune]")
+    assert mistake.fixes[0].run == install("nowhere")

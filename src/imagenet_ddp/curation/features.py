@@ -15,6 +15,7 @@ from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import atomic_path, describe_path
+from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import printable
 
 FOLDER = Path("runs/features")  # of all passes started in this folder
@@ -111,7 +112,7 @@ def write_parquet(path: Path, features: Features) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError(f"{path} needs the package pyarrow. Hint: install imagenet_ddp[parquet].") from error
+        raise ConfigError(missing_package(str(path), "pyarrow", requirement="imagenet_ddp[parquet]")) from error
     columns: dict[str, Any] = {
         "path": [printable(each) for each in features.paths],
         "label": [printable(features.classes[target]) for target in features.targets.tolist()],

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from imagenet_ddp.mistakes import Fix, Mistake
@@ -18,14 +19,28 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def install(requirement: str) -> str:
-    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
+def install(*requirements: str) -> str:
+    """Return the command that installs packages into the running environment. `uv pip` is told which one, because it
     prefers the activated environment to that of `uv run`. An environment created by uv has no pip."""
+    quoted = " ".join(f"'{requirement}'" for requirement in requirements)
     if UV not in os.environ and is_installed("pip"):
-        return f"python -m pip install '{requirement}'"
+        return f"python -m pip install {quoted}"
     prefix = Path(sys.prefix)
     shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
-    return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"
+    return f"uv pip install -p {shlex.quote(str(shown))} {quoted}"
+
+
+def requirements(requirement: str) -> list[str]:
+    """Return what to install: of "imagenet_ddp[NAME]", the packages that this extra requires, because an index may have
+    another project under that name, or none. [] if this project is not installed, such as a build on PYTHONPATH."""
+    project, bracket, extra = requirement.removesuffix("]").partition("[")
+    if not bracket:
+        return [requirement] if requirement else []
+    suffix = f"; extra == '{extra}'"
+    try:
+        return [each.removesuffix(suffix) for each in requires(project) or () if each.endswith(suffix)]
+    except PackageNotFoundError:
+        return []
 
 
 def missing_package(
@@ -33,12 +48,12 @@ def missing_package(
 ) -> list[Mistake]:
     """Return the mistake that a package is not installed; [] if all are.
 
-    what: the option that needs them. requirement: what to install, by default the package. instead: another way out.
-    keys: those of the option, by default that of `what`.
+    what: the option that needs them. requirement: what to install, by default the package; of "imagenet_ddp[NAME]", the
+    packages of that extra. instead: another way out. keys: those of the option, by default that of `what`.
     """
     missing = next((package for package in packages if not is_installed(package)), None)
     if missing is None:
         return []
-    fixes = Fix(run=install(requirement or missing)), *([instead] if instead else [])
+    fixes = Fix(run=install(*requirements(requirement) or [missing])), *([instead] if instead else [])
     sentence = f"{what} needs the package {missing}, which is not installed"
     return [Mistake(sentence, tuple(keys) or (what.partition("=")[0],), fixes)]
