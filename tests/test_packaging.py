@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +58,26 @@ def test_the_wheel_holds_every_file(wheel: zipfile.ZipFile):
     contents = wheel.namelist()
     assert {name for name in contents if not name.startswith(info)} == expected
     assert f"{info}licenses/LICENSE" in contents
+
+
+def test_a_program_sees_the_types_of_the_installed_wheel(wheel: zipfile.ZipFile, tmp_path: Path):
+    """Without py.typed, pyright asks for stubs of the package, and other type checkers take all of it for Any."""
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env/bin/python"
+    (site,) = (tmp_path / "env/lib").glob("python*/site-packages")
+    wheel.extractall(site)
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"))  # torch and the rest
+    program = tmp_path / "program.py"
+    program.write_text(
+        "# pyright: strict\n"
+        "from imagenet_ddp import load\n"
+        'for image in load("run").predict("*.jpg"):\n'
+        "    reveal_type(image.label)\n"
+    )
+    command = [sys.executable, "-m", "pyright", "--pythonpath", str(python), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert 'Type of "image.label" is "str' in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
