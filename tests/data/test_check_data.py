@@ -52,7 +52,7 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (
             ("1.heic", "2.HEIC"),
             {},
-            "[heic]'` to read HEIC files, or convert them to JPEG (such as by `"
+            " 'pillow-heif>=1.8'` to read HEIC files, or convert them to JPEG (such as by `"
             "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +`), then sort",
         ),
         (

@@ -58,7 +58,7 @@ def test_an_extra_is_installed_by_its_packages(monkeypatch: pytest.MonkeyPatch):
         assert {str(Requirement(each)) for each in found} == {str(Requirement(each)) for each in packages}, extra
     (mistake,) = missing_package("tune", "nowhere", requirement="imagenet_ddp[tune]")
     assert mistake.fixes[0].run == install("optuna<6,>=5.0")
-    assert install("a>=1", "b").endswith(" 'a>=1' 'b'")
+    assert install("imagenet_ddp[timm]").endswith(" 'safetensors>=0.5' 'timm>=1.0.20'")
 
     def not_installed(name: str) -> list[str]:
         raise PackageNotFoundError(name)

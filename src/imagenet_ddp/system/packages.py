@@ -19,10 +19,14 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def install(*requirements: str) -> str:
-    """Return the command that installs packages into the running environment. `uv pip` is told which one, because it
-    prefers the activated environment to that of `uv run`. An environment created by uv has no pip."""
-    quoted = " ".join(f"'{requirement}'" for requirement in requirements)
+def install(requirement: str, otherwise: str = "") -> str:
+    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
+    prefers the activated environment to that of `uv run`. An environment created by uv has no pip.
+
+    requirement: a package, or an extra, such as "imagenet_ddp[onnx]", of which the packages are installed. otherwise:
+    the package to install where those of the extra are not known.
+    """
+    quoted = " ".join(f"'{each}'" for each in requirements(requirement) or [otherwise or requirement])
     if UV not in os.environ and is_installed("pip"):
         return f"python -m pip install {quoted}"
     prefix = Path(sys.prefix)
@@ -35,7 +39,7 @@ def requirements(requirement: str) -> list[str]:
     another project under that name, or none. [] if this project is not installed, such as a build on PYTHONPATH."""
     project, bracket, extra = requirement.removesuffix("]").partition("[")
     if not bracket:
-        return [requirement] if requirement else []
+        return [requirement]
     suffix = f"; extra == '{extra}'"
     try:
         return [each.removesuffix(suffix) for each in requires(project) or () if each.endswith(suffix)]
@@ -54,6 +58,6 @@ def missing_package(
     missing = next((package for package in packages if not is_installed(package)), None)
     if missing is None:
         return []
-    fixes = Fix(run=install(*requirements(requirement) or [missing])), *([instead] if instead else [])
+    fixes = Fix(run=install(requirement or missing, missing)), *([instead] if instead else [])
     sentence = f"{what} needs the package {missing}, which is not installed"
     return [Mistake(sentence, tuple(keys) or (what.partition("=")[0],), fixes)]

@@ -151,7 +151,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
 def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():
     text = describe_left_out(Counter({".heic": 2, "hidden": 1}))
     assert text.startswith("3 files were left out: 1 hidden, 2 without an image extension (.heic); run `")
-    assert "[heic]'` to read HEIC files, or convert them" in text
+    assert " 'pillow-heif>=1.8'` to read HEIC files, or convert them" in text
     assert "HEIC" not in describe_left_out(Counter({".txt": 2}))
 
 

@@ -16,7 +16,7 @@ def reads_heic() -> bool:
 
 def install_heic() -> str:
     """Return the command after which HEIC is read."""
-    return install("imagenet_ddp[heic]")
+    return install("imagenet_ddp[heic]", "pillow-heif")
 
 
 def is_heic(data: bytes) -> bool:
