@@ -90,6 +90,8 @@ def test_nothing_implies_a_published_package():
     published = re.compile(r"\b(?:install|add) (?:-\S+ )*['\"]?imagenet[_-]ddp(?![-\w./])")
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").glob("*.md")]
     assert [page.name for page in pages if published.search(page.read_text())] == []
+    listed = re.search(r"names of the extras that you need \(([^)]+)\)", (ROOT / "docs/getting-started.md").read_text())
+    assert listed and set(re.findall(r"`(\w+)`", listed[1])) == set(PROJECT["optional-dependencies"])
     assert published.search("pip install 'imagenet_ddp[onnx]'") and published.search("uv add imagenet_ddp")
 
 
