@@ -13,7 +13,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.system.console import Printable
 from imagenet_ddp.system.packages import missing_package
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun
 from imagenet_ddp.system.text_table import escape_markdown
 from imagenet_ddp.use.open_predictor import open_predictor
 
@@ -122,7 +122,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         return found, shown.permute(1, 2, 0).numpy(), *[unsure] * has_known
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
-    names = f"{count_noun(len(predictor.labels), 'class')}: {shorten_list(predictor.labels)}"
+    names = f"{count_noun(len(predictor.labels), 'class')}: {class_list(predictor.labels)}"
     # the title of the browser's tab is shown before a password is asked for
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(CHECK_S, KEEP_S)) as page:
         gradio.Markdown(f"# {escape_markdown(title)}\n{escape_markdown(names)}")

@@ -2,6 +2,7 @@
 what they receive."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,47 @@ def test_other_nets_are_refused(library: str, name: str):
     net = create_model(keys, 9, 1, 224)
     with pytest.raises(ConfigError, match=f"ends in one linear layer, but {name} does not. Hint: set model.head=new"):
         require_features(net, name, head_names(net, 9), 224)
+
+
+@pytest.mark.parametrize(("library", "name", "size"), CASES)
+def test_known_classes_keep_their_rows(library: str, name: str, size: int, tmp_path: Path):
+    """Of a net with one new class, in another order: before training, the logits of the known classes are those of the
+    old net, and the new one starts at nearly 0."""
+    model = ModelConfig(name=name, library=library)
+    before = create_model(model, 3, 1, size).eval()
+    torch.save({"state_dict": before.state_dict(), "classes": ["wolf", "cat", "élan"]}, tmp_path / "weights.pt")
+    weights = replace(
+        find_weights("model.weights", str(tmp_path / "weights.pt"), library, name),
+        contents={"classes": ["wolf", "cat", "élan"]},
+    )
+    classes, images = ["cat", "dog", "wolf", "élan"], torch.randn(2, 3, size, size)
+    net = create_model(model, 4, 2, size).eval()
+    heads = head_names(net, 4)
+    sentence, head_fits = load_weights_into(net, weights, heads, classes)
+    assert not head_fits
+    assert f"keep{'s' * (len(heads) == 1)} the rows of cat, élan, wolf, and " in sentence
+    assert sentence.partition(";")[2].rstrip(".").endswith("new for dog")
+    with torch.no_grad():
+        old, new = before(images), net(images)
+    torch.testing.assert_close(new[:, [0, 2, 3]], old[:, [1, 0, 2]])
+    assert new[:, 1].abs().max() < 0.1 * old.abs().max()
+
+    subset = create_model(model, 2, 2, size).eval()
+    sentence, head_fits = load_weights_into(subset, weights, head_names(subset, 2), ["cat", "wolf"])
+    assert head_fits and "new" not in sentence
+    with torch.no_grad():
+        torch.testing.assert_close(subset(images), old[:, [1, 0]])
+
+
+def test_a_head_that_is_fitted_anew_keeps_no_rows(tmp_path: Path):
+    model = ModelConfig(name="resnet18", library="torchvision")
+    torch.save(create_model(model, 2, 1, 64).state_dict(), tmp_path / "weights.pt")
+    weights = replace(
+        find_weights("model.weights", str(tmp_path / "weights.pt"), "torchvision", "resnet18"),
+        contents={"classes": ["cat", "dog"]},
+    )
+    net = create_model(model, 3, 2, 64)
+    why = "model.head=regression fits it to all classes"
+    sentence, head_fits = load_weights_into(net, weights, ("fc",), ["cat", "dog", "eel"], why)
+    assert not head_fits and f"fc is new ({why})" in sentence
+    assert net.get_submodule("fc").weight.abs().max() < 1e-3  # type: ignore[operator]

@@ -36,6 +36,12 @@ def test_count_noun(number: float, noun: str, text: str):
     assert count_noun(number, noun) == text
 
 
+def test_names_stand_where_people_look_for_them():
+    names = ["zebra", "Wolf", "Élan", "eel", "øre", "Owl", "class 10", "class 2", "Ärger", "apple"]
+    assert text.class_list(names, 20) == "apple, Ärger, class 2, class 10, eel, Élan, øre, Owl, Wolf, zebra"
+    assert text.class_list(names) == "apple, Ärger, class 2, class 10, eel and 5 more"
+
+
 @pytest.mark.parametrize(
     ("argv", "uv", "line"),
     [

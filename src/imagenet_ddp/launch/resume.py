@@ -24,7 +24,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
-from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
+from imagenet_ddp.system.text import class_list, count_noun, shorten_list, without_secrets
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
@@ -224,7 +224,7 @@ def refuse_other_data(stored: Mapping[str, Any], checkpoint: Path, source: "Sour
     """Raise ConfigError if the images are not those of the checkpoint. stored: this package's entry in it."""
     hint = "Hint: set data.root to the images that this run began with, or start a new run."
     if stored["classes"] != source.classes:
-        differing = ", ".join(sorted(set(stored["classes"]) ^ set(source.classes))[:5]) or "their order"
+        differing = class_list({*stored["classes"]} ^ {*source.classes}) or "their order"
         raise ConfigError(
             f"the data's classes must be the {len(stored['classes'])} classes of {checkpoint}, got "
             f"{len(source.classes)} classes that differ in {differing}. {hint}"

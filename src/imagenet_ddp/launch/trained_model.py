@@ -22,7 +22,7 @@ from imagenet_ddp.models.weights.facts import Facts, larger_imagenet
 from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
 from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import class_list
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
@@ -57,7 +57,7 @@ class TrainedModel:
         if len(source.classes) != len(self.classes):
             raise ConfigError(
                 f"the data must have the {len(self.classes)} classes of {self.origin}, got {len(source.classes)}: "
-                f"{shorten_list(source.classes)}. Hint: set data.root=FOLDER to the data of its training."
+                f"{class_list(source.classes)}. Hint: set data.root=FOLDER to the data of its training."
             )
         return np.arange(len(self.classes))
 

@@ -11,7 +11,7 @@ from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss, OwnLossConf
 from imagenet_ddp.config.section import make
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import first_line, shorten_list
+from imagenet_ddp.system.text import class_list, first_line
 
 
 def make_loss(loss: LossConfig, classes: Sequence[str], num_train_images: Sequence[int]) -> "Loss | OwnLoss":
@@ -91,7 +91,7 @@ def weights_by_class(option: Any, classes: Sequence[str]) -> Any:
     weights = {str(name): float(weight) for name, weight in option.items()}  # YAML reads 2 as a number
     if unknown := sorted(weights.keys() - set(classes)):
         raise ConfigError(
-            f"loss.class_weights must name classes of the data ({shorten_list(classes)}), but {shorten_list(unknown)} "
+            f"loss.class_weights must name classes of the data ({class_list(classes)}), but {class_list(unknown)} "
             f"{'is' if len(unknown) == 1 else 'are'} not among them. Hint: set "
             f"loss.class_weights={{{classes[0]}:{weights[unknown[0]]:g}}}."
         )

@@ -14,7 +14,7 @@ from imagenet_ddp.data.sources.table import rows_message
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.label_changes import Change, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
-from imagenet_ddp.system.text import count_noun, printable, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "suggested", "decision")
 NEEDED = ("path", "decision")
@@ -125,7 +125,7 @@ def match(
         *rows_message(f"{file}: path must name an image of the data, but does not", gone,
                       "correct those rows, or clear their decision"),
         *rows_message(f"{file}: decision must be keep, move (to the suggested class) or the name of one class, but is "
-                      "not", unknown, f"the classes are {printable(shorten_list(source.classes, 10))}"),
+                      "not", unknown, f"the classes are {printable(class_list(source.classes, 10))}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
         *rows_message(f"{file}: label must be that of the image, but is not", stale, "make a new list"),
         *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,

@@ -22,7 +22,7 @@ from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, read_mapping
-from imagenet_ddp.system.text import count_noun, printable, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 MAX_NAMED = 5  # pairs of classes, or images, in a line of the summary
 
@@ -83,7 +83,7 @@ def _emptied(wanted: list[Wanted], source: Source) -> list[str]:
             now[images.targets[index]] -= 1
             now[source.classes.index(label)] += 1
     empty = [source.classes[target] for target in np.flatnonzero((before > 0) & (now == 0)).tolist()]
-    what = f"no training image is left of {shorten_list(empty, MAX_NAMED)}; add some, or remove the class"
+    what = f"no training image is left of {class_list(empty, MAX_NAMED)}; add some, or remove the class"
     return [what] if empty else []
 
 

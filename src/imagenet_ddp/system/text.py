@@ -7,11 +7,13 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 MIB = 2**20  # bytes
+# letters that Unicode does not take for accented ones
+_BASE_LETTERS = str.maketrans({"æ": "ae", "ð": "d", "đ": "d", "ħ": "h", "ł": "l", "ø": "o", "œ": "oe", "þ": "th"})
 UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
 
 SCRIPT = "imagenet-ddp"
@@ -56,9 +58,16 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
 
 
 def alphabetical(name: str) -> tuple[str, str]:
-    """Return the key by which people expect names to be sorted: without regard to case, with é beside e."""
-    letters = unicodedata.normalize("NFKD", name.casefold())
-    return "".join(letter for letter in letters if not unicodedata.combining(letter)), name
+    """Return the key by which people expect names to be sorted: without regard to case, with é beside e, and 2 before
+    10."""
+    letters = unicodedata.normalize("NFKD", name.casefold()).translate(_BASE_LETTERS)
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return re.sub(r"\d+", lambda number: number[0].zfill(20), plain), name
+
+
+def class_list(names: Iterable[str], at_most: int = 5) -> str:
+    """Return names of classes as text, in alphabetical order for people, shortened as by shorten_list."""
+    return shorten_list(sorted(names, key=alphabetical), at_most)
 
 
 def without_secrets(value: Any) -> Any:

@@ -48,7 +48,8 @@ def prepare_training(
     callbacks: list[L.Callback] = []
     if model.weights and not resumed:
         weights = find_other(model)
-        sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
+        refitted = "model.head=regression fits it to all classes" if model.head == "regression" else ""
+        sentence, head_fits = load_weights_into(module.net, weights, heads, classes, refitted)
         for line in (sentence, *weights.facts.lines(config.data)):
             say(line)
         if model.head == "regression" and not head_fits:

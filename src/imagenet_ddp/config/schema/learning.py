@@ -35,8 +35,9 @@ class ModelConfig(Replaceable):
     head: Annotated[
         str,
         choice("new", "regression"),
-        "Start of a last layer without weights; new: nearly equal logits; regression: logistic regression on the "
-        "features of at most 20,000 training images.",
+        "Start of a last layer for new classes; new: nearly equal logits for them, beside the rows that model.weights "
+        "has for known ones; regression: logistic regression of all classes on the features of at most 20,000 "
+        "training images.",
     ] = "new"
     drop_path: Annotated[
         float | None, number(0, below=1), Example("0.1"), "Stochastic depth: probability of leaving out the last block."

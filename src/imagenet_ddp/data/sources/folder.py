@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import Heic, class_folders, describe_left_out, list_folder, look_in
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, percent, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
@@ -135,7 +135,7 @@ class ImageFolder(SourceType):
         if is_train and empty:
             what = (
                 f"every class folder in {where} must contain images, but {len(empty)} of "
-                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {shorten_list(empty)}"
+                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
             )
             hint = f"{heic.hint}add images, or remove the folder (and its images in val)"
             return listed, [Mistake(what, ("data.root",), hint=hint)]
@@ -201,7 +201,7 @@ def _no_classes(
         return None
     what = f"{where} must contain folders of at least two classes, but contains only {classes[0]}"
     if (inner := inner_folder(folder)) != folder:
-        path, has = inner.relative_to(root) if inner.is_relative_to(root) else inner, shorten_list(class_folders(inner))
+        path, has = inner.relative_to(root) if inner.is_relative_to(root) else inner, class_list(class_folders(inner))
         fix = setting(f"{key}={path}", aim=f"if its folders, {has}, are the classes")
         return Mistake(what, (key, "data.root"), (fix,))
     return Mistake(what, ("data.root",), hint=f"add images of another class as {folder}/<class>/") if is_train else None
@@ -245,7 +245,7 @@ def _foreign_classes(train: list[str], val: list[str]) -> list[Mistake]:
         return []
     what = (
         f"each class of val must also be a class of train, but {len(only_val)} of {len(val)} "
-        f"{'is' if len(only_val) == 1 else 'are'} not: {shorten_list(only_val)}"
+        f"{'is' if len(only_val) == 1 else 'are'} not: {class_list(only_val)}"
     )
     return [Mistake(what, ("data.root",), hint="rename those folders as in train, or remove them")]
 

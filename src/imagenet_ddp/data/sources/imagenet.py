@@ -16,7 +16,7 @@ from imagenet_ddp.data.sources.base import Scan, Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, shorten_list
 
 # ILSVRC-2012: number of images in total and in the smallest class. Source: Russakovsky et al. 2015, arXiv:1409.0575,
 # table 2.
@@ -81,7 +81,7 @@ def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray
     if unknown:
         raise ConfigError(
             f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
-            f"{shorten_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
+            f"{class_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
         )
     return np.array([known[one_form(name)] for name in source.classes], dtype=np.int64)
 

@@ -10,7 +10,7 @@ from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.files import expand_home
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun
 
 if TYPE_CHECKING:
     from imagenet_ddp.config.schema.data import DataConfig
@@ -94,7 +94,7 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "S
     if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)
     if absent := source.classes_without_validation():
-        words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
+        words = f"There are no validation images of {count_noun(len(absent), 'class')}: {class_list(absent)}."
         source.notes.append(words)
     return source
 

@@ -25,7 +25,7 @@ from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS, map_concurrently
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, printable, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "split", "weight")
 NEEDED = ("path", "label")
@@ -295,10 +295,10 @@ def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str]:
     if found or verb == "evaluate":
         return found
     train, val = ({label for row in table.of_split(name) for label in row.labels(data)} for name in SPLITS)
-    if foreign := sorted(val - train):
+    if foreign := val - train:
         found.append(
             f"{table.file}: each label of val must also be a label of train, but {len(foreign)} of "
-            f"{len(val)} {'is' if len(foreign) == 1 else 'are'} not: {shorten_list(foreign, MAX_ROWS)}. "
+            f"{len(val)} {'is' if len(foreign) == 1 else 'are'} not: {class_list(foreign, MAX_ROWS)}. "
             "Hint: correct those rows, or remove them."
         )
     elif len(train) == 1:

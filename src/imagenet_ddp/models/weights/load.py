@@ -12,7 +12,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.weights.pretrained import Weights
 from imagenet_ddp.system.nonfinite import nonfinite_names
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, shorten_list
 
 # Names in torchvision's older files, which its own nets read too: norm.1 in densenets, linear_1 in vision transformers.
 _RENAMED = (
@@ -24,27 +24,26 @@ DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
 def load_weights_into(
-    net: nn.Module, weights: Weights, heads: tuple[str, ...], classes: Sequence[str]
+    net: nn.Module, weights: Weights, heads: tuple[str, ...], classes: Sequence[str], refitted: str = ""
 ) -> tuple[str, bool]:
     """Load all weights, except those of heads that do not fit. Return (a sentence about the loaded weights, whether
-    the head was loaded).
+    the heads were loaded for all classes).
 
-    heads: names of the net's last layers, which are reinitialised if the weights have a different number of classes,
-    different class names, or no such layers. Raises ConfigError if any other tensor is missing or has another shape, or
-    if any value is NaN or inf.
+    heads: names of the net's last layers. If the weights name their classes, each class that both have gets its own
+    rows of these layers, in whatever order, and the rows of new classes are reinitialised; without names, the heads are
+    loaded if the number of classes is the same. refitted: why no rows are kept beside those of new classes; "": they
+    are. Raises ConfigError if any other tensor is missing or has another shape, or if any value is NaN or inf.
     """
     own = net.state_dict()
     found = _by_own_names(weights.tensors, net, heads)
     _resize_positions(own, found)
-    stored_classes = weights.contents.get("classes")
-    other_classes = stored_classes is not None and list(stored_classes) != list(classes)
-    head_fits = not other_classes
+    stored, head = weights.contents.get("classes"), [name for name in own if is_in_head(name, heads)]
     loaded: dict[str, Tensor] = {}
     wrong: list[str] = []
     for name, tensor in own.items():
-        if is_in_head(name, heads):
-            head_fits &= name in found and found[name].shape == tensor.shape
-        elif name in found and found[name].shape == tensor.shape:
+        if name in head:
+            continue
+        if name in found and found[name].shape == tensor.shape:
             loaded[name] = found[name]
         elif not name.endswith(DONT_MATTER):
             wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
@@ -56,8 +55,16 @@ def load_weights_into(
             f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name, model.args and "
             "data.image_size to the values with which these weights were trained."
         )
-    if head_fits:
-        loaded |= {name: found[name] for name in own if is_in_head(name, heads)}
+    theirs = _stored_rows(own, found, head, stored, classes)
+    known = [row for row, other in enumerate(theirs) if other >= 0]
+    head_fits = len(known) == len(theirs)
+    num_loaded = len(loaded) + head_fits * len(head)
+    if not head_fits:
+        start_head(net, heads)
+    if known and (head_fits or not refitted):
+        for name in head:
+            loaded[name] = own[name].clone()
+            loaded[name][known] = found[name][[theirs[row] for row in known]].to(own[name].dtype)
     if broken := nonfinite_names(net, loaded):
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
@@ -66,15 +73,39 @@ def load_weights_into(
     own.update(loaded)
     net.load_state_dict(own)  # has the version of the layers' formats, without which MNASNet refuses its weights
     unused = [name for name in found if name not in own and not name.endswith(DONT_MATTER)]
-    parts = [f"Weights of {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
+    parts = [f"Weights of {weights.origin}: {count_noun(num_loaded, 'tensor')} loaded"]
     if not head_fits and heads:
-        start_head(net, heads)
-        has_head = any(is_in_head(name, heads) for name in found)
-        why = "other classes" if other_classes else "another number of classes" if has_head else "not in the file"
-        parts.append(f"{' and '.join(heads)} {'is' if len(heads) == 1 else 'are'} new ({why})")
+        names, is_one = " and ".join(heads), len(heads) == 1
+        be = f"{'is' if is_one else 'are'} new"
+        if known and not refitted:
+            new = class_list(name for name, other in zip(classes, theirs, strict=True) if other < 0)
+            kept = class_list(classes[row] for row in known)
+            parts.append(f"{names} {'keeps' if is_one else 'keep'} the rows of {kept}, and {be} for {new}")
+        else:
+            has_head = any(is_in_head(name, heads) for name in found)
+            has_others = stored is not None and not {*classes} <= {*stored}
+            why = "other classes" if has_others else "another number of classes" if has_head else "not in the file"
+            parts.append(f"{names} {be} ({refitted if known else why})")
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
     return "; ".join(parts) + ".", head_fits
+
+
+def _stored_rows(
+    own: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    head: Sequence[str],
+    stored: Sequence[str] | None,
+    classes: Sequence[str],
+) -> list[int]:
+    """Return the row of each class in the heads of a file, -1 for a class that they do not have. own, found: tensors of
+    the net and of the file. head: their names in the heads. stored: classes of the file, None if it does not say."""
+    num_classes = len(own[head[0]]) if head else len(classes)
+    num_stored = num_classes if stored is None else len(stored)
+    if any(name not in found or found[name].shape != (num_stored, *own[name].shape[1:]) for name in head):
+        return [-1] * num_classes
+    row_of = {name: row for row, name in enumerate(classes if stored is None else stored)}
+    return [*range(num_classes)] if stored is None else [row_of.get(name, -1) for name in classes]
 
 
 def num_outputs(net: nn.Module, weights: Weights, heads: tuple[str, ...]) -> int | None:
