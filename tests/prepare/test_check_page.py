@@ -38,7 +38,9 @@ def page_of(photos: Path, monkeypatch: pytest.MonkeyPatch, *typed: str) -> str:
     monkeypatch.chdir(photos.parent)
     words = ["prepare=check", "data=imagefolder", "data.root=photos", "out=checked", "prepare.num_workers=1", *typed]
     check.run(prepare_options.read(words, os.environ))
-    return (photos.parent / "checked" / "check.html").read_text(encoding="utf-8")
+    html = (photos.parent / "checked" / "check.html").read_text(encoding="utf-8")
+    assert "`" not in words_of(html), "what a message marks as code is code on the page"
+    return html
 
 
 def words_of(html: str) -> str:
@@ -119,6 +121,8 @@ def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pyt
 
 def test_a_pass_that_fails_leaves_the_rest_of_the_page(photos: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 2))
-    text = words_of(page_of(photos, monkeypatch, "model.weights=DEFAULT"))
-    assert "The features could not be computed (exit code 2). Hint: run `python -m imagenet_ddp.features data=" in text
+    html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
+    text = words_of(html)
+    assert "The features could not be computed (exit code 2). Hint: run python -m imagenet_ddp.features data=" in text
+    assert re.search(r"Hint: run <code>python -m imagenet_ddp.features data=[^<]*</code> to see why", html)
     assert "Quality of the images" in text

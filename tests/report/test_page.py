@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
+from helpers.made_photographs import photograph
 
+from imagenet_ddp.curation.features import Features, write_features
+from imagenet_ddp.curation.near_copies import COLUMNS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import pictures as pictures_module
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
-from imagenet_ddp.report.predictions import read
+from imagenet_ddp.report.predictions import Predictions, read
 from imagenet_ddp.report.run_folders import read_run
+from imagenet_ddp.system.table_files import table_bytes
 
 EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 CLASSES = [EVIL, "größe 数 🦉", "a & b", "{{ 7 * 7 }}"]
@@ -65,23 +69,95 @@ def test_whatever_stands_in_names_is_text(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(page.files["likely_wrong_labels.csv"].splitlines()) > 1
 
 
-def test_the_accuracy_without_near_copies_of_training_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A copy counts only if another image of its group was not evaluated, whatever split the check had it in."""
+def near_copies_csv(*rows: tuple[object, str, str, str]) -> bytes:
+    """Return the list of a check. rows: group, path, label, the most similar image."""
+    found = [(group, path, label, "train", "0.900", "0.80", other) for group, path, label, other in rows]
+    return table_bytes(COLUMNS, found)
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictions:
+    """The predictions for v/0.jpg to v/7.jpg, of which the last two are wrong."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
-    target = np.zeros(8, int)
     probabilities = np.tile([0.9, 0.1], (8, 1))
-    probabilities[6:] = probabilities[6:, ::-1]  # two wrong predictions
+    probabilities[6:] = probabilities[6:, ::-1]
     paths = [f"v/{row}.jpg" for row in range(8)]
-    found = read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths))
-    rows = [(1, "v/0.jpg"), (1, "t/0.jpg"), (2, "v/1.jpg"), (2, "v/2.jpg"), (3, tmp_path / "v/3.jpg"), (3, "t/1.jpg")]
-    Path("near_copies.csv").write_text("group,path\n" + "".join(f"{group},{path}\n" for group, path in rows), "utf-8")
-    page = build("e", None, found, maps=False, near_copies=Path("near_copies.csv"))
+    return read(write_evaluation(tmp_path / "e", probabilities, np.zeros(8, int), ["a", "b"], paths=paths))
+
+
+def test_the_accuracy_without_near_copies_of_training_images(evaluated: Predictions, tmp_path: Path):
+    """A copy counts only if another image of its group was not evaluated, whatever split the check had it in."""
+    rows = [
+        (1, "v/0.jpg", "a", "t/0.jpg"), (1, "t/0.jpg", "a", "v/0.jpg"), (2, "v/1.jpg", "a", "v/2.jpg"),
+        (2, "v/2.jpg", "b", "v/1.jpg"), (3, f"{tmp_path}/v/3.jpg", "a", "t/1.jpg"), (3, "t/1.jpg", "a", "v/3.jpg"),
+    ]  # fmt: skip
+    Path("copies.csv").write_bytes(near_copies_csv(*rows))
+    page = build("e", None, evaluated, maps=False, near_copies=Path("copies.csv"))
+    html = page.files["report.html"].decode()
     sentence = "2 of 8 images are near-copies of training images: top-1 66.67 % without them (30 to 90 %), 75.00 % with"
-    assert sentence in " ".join(page.summary) and sentence in page.files["report.html"].decode()
-    Path("near_copies.csv").write_text("group,path\n1,x/0.jpg\n1,x/1.jpg\n", "utf-8")
-    with pytest.raises(ConfigError, match=r"near_copies\.csv must list some of the evaluated images"):
-        build("e", None, found, maps=False, near_copies=Path("near_copies.csv"))
+    assert sentence in " ".join(page.summary) and sentence in html
+    assert "1 photograph is in two classes, in different forms, so that one label is wrong." in html
+    assert "has all 3 groups" in html and html.count('<ul class="gallery small">') == 3
+    table = page.files["near_copies.csv"].decode().splitlines()
+    assert [line.split(",")[3] for line in table[1:]] == ["val", "train", "val", "train", "val", "val"]
+    Path("copies.csv").write_bytes(near_copies_csv((1, "x/0.jpg", "a", "x/1.jpg"), (1, "x/1.jpg", "a", "x/0.jpg")))
+    with pytest.raises(ConfigError, match=r"copies\.csv must list some of the evaluated images"):
+        build("e", None, evaluated, maps=False, near_copies=Path("copies.csv"))
+    Path("copies.csv").write_text("group,path\n1,x/0.jpg\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"copies\.csv must be the list of a check, with the columns group, path"):
+        build("e", None, evaluated, maps=False, near_copies=Path("copies.csv"))
+
+
+def test_near_copies_are_found_by_the_last_pass_over_the_images(evaluated: Predictions, tmp_path: Path):
+    """Its features tell them, unless a check has left its list there. An image that is gone is no copy."""
+    paths = [f"v/{row}.jpg" for row in range(8)] + ["t/0.jpg", "t/1.jpg"]
+    for row, path in enumerate(paths):
+        Path(path).parent.mkdir(exist_ok=True)
+        photograph(row % 8).resize((200, 150)).save(path)
+    assert "near_copies.csv" not in build("e", None, evaluated, maps=False).files
+    folder = Path("runs/features/photos_0")
+    folder.mkdir(parents=True)
+    vectors = np.eye(8, dtype=np.float32)[np.arange(10) % 8]
+    places = np.arange(10)
+    features = Features(vectors, np.zeros(10, int), places > 10, places, places.astype(np.uint64), paths, ["a", "b"],
+                        ["a", "b"], [], "a net", "digest")  # fmt: skip
+    write_features(folder / "features.npz", features)
+    found = build("e", None, evaluated, maps=False)
+    assert "2 of 8 images are near-copies of training images" in " ".join(found.summary)
+    pictures = re.findall(r'<li title="([^"]*)"><div class="frame"><img', found.files["report.html"].decode())
+    assert pictures == [str(tmp_path / path) for path in ("v/0.jpg", "t/0.jpg", "v/1.jpg", "t/1.jpg")]
+    pairs = [("v/0.jpg", "t/0.jpg"), ("t/0.jpg", "v/0.jpg"), ("v/1.jpg", "t/1.jpg"), ("t/1.jpg", "v/1.jpg")]
+    rows = [(number // 2, path, "a", other) for number, (path, other) in enumerate(pairs)]
+    for listed, gone in ((rows[:2], ()), (rows, ("t/0.jpg",))):
+        (folder / "near_copies.csv").write_bytes(near_copies_csv(*listed))
+        for path in gone:
+            Path(path).unlink()
+        said = build("e", None, evaluated, maps=False).summary
+        assert "1 of 8 images is a near-copy of training images" in " ".join(said)
+    Path("t/1.jpg").unlink()
+    page = build("e", None, evaluated, maps=False)
+    assert "No evaluated image is a near-copy of a training image." in page.summary
+    assert 'id="near_copies"' not in page.files["report.html"].decode()
+
+
+def test_what_a_message_marks_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """And nothing else of it: a name in it stays text."""
+    pictures = Pictures(reason="no <b>: run `rm <i>`, then report", reason_maps="set `maps=false`")
+    html = page_of(tmp_path, monkeypatch, pictures, 8, CLASSES).files["report.html"].decode()
+    assert "No images are shown: no &lt;b&gt;: run <code>rm &lt;i&gt;</code>, then report" in html
+    assert "There are no maps: set <code>maps=false</code>" in html
+    assert "`" not in html.partition("<body>")[2].partition("<script>")[0]
+
+
+def test_the_matrix_is_in_alphabetical_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With the numbers of its classes, whose own order is that of text."""
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.array([0] * 5 + [1] * 7 + [2] * 9)
+    folder = write_evaluation(tmp_path / "e", np.eye(3)[target] * 0.8 + 0.1, target, ["Wolf", "eel", "Élan"])
+    html = build("e", None, read(folder)).files["report.html"].decode()
+    cells = re.findall(r'class="(?:right|wrong)".*?<title>(.*?)</title>', html)
+    assert cells == ["eel → eel: 7 (100.0 %)", "Élan → Élan: 9 (100.0 %)", "Wolf → Wolf: 5 (100.0 %)"]
 
 
 def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

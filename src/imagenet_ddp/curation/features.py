@@ -3,7 +3,8 @@ them."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,21 @@ def pass_name(config: CommonConfig) -> str:
         chosen["checkpoint"] = str(Path(checkpoint).resolve())
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{config.name}_{digest}"
+
+
+def find_pass(paths: Collection[str], start: Path) -> Path | None:
+    """Return the folder of the last pass over these images, of those that were started in the folder `start`; None if
+    there is none. paths: as in the features, or absolute."""
+    wanted = {os.path.abspath(start / path) for path in paths}  # noqa: PTH100 (resolves no links)
+    files = [(file.stat().st_mtime_ns, file) for file in (start / FOLDER).glob(f"*/{FILE}") if file.is_file()]
+    for _, file in sorted(files, reverse=True):
+        try:
+            seen = _texts(json.loads(read_arrays(file, ("texts",))["texts"].tobytes()))["paths"]
+        except Exception:  # not a file of features, or one that another process is writing
+            continue
+        if wanted <= {os.path.abspath(start / path) for path in seen}:  # noqa: PTH100
+            return file.parent
+    return None
 
 
 def write_features(path: Path, features: Features) -> None:

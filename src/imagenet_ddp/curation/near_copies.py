@@ -5,8 +5,9 @@ their pixels decide (pixel_match.py).
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.neighbours import nearest
 from imagenet_ddp.curation.pixel_match import LEAST_AGREEMENT, SIDE, compare
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.groups import first_of_each
 from imagenet_ddp.data.sources.image_files import SAY_EVERY_S
 from imagenet_ddp.data.sources.walk import map_concurrently
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun
 
 NUM_CANDIDATES = 3  # nearest images whose pixels are compared with those of each image
@@ -110,6 +114,43 @@ class NearCopies:
                 found.append((number, features.paths[at], label, split, *figures))
         return found
 
+    def among(self, features: Features, is_there: np.ndarray) -> "NearCopies":
+        """Return the groups without the images that are gone, and without groups of which only one image is left.
+        features: with the splits and classes that count now. is_there: bool, for each image of the features."""
+        left = ([at for at in group.members if is_there[at]] for group in self.groups)
+        parts = ((members, group.pairs) for members, group in zip(left, self.groups, strict=True) if len(members) > 1)
+        return replace(self, groups=_groups_of(parts, features))
+
+
+def read_list(file: Path) -> tuple[Features, NearCopies]:
+    """Read the list of a check, FILE. Return (its images, without features; their groups). Raises ConfigError if it is
+    no such list."""
+    try:
+        cells = read_cells(file, {name: name for name in COLUMNS}, "near_copies").columns
+        paths, others = ([*map(of_text_cell, cells[name])] for name in ("path", "most_similar"))
+        labels, targets = np.unique(np.array(cells["label"], dtype=str), return_inverse=True)
+        is_val = np.array(cells["split"], dtype=str) == "val"
+        figures = zip(cells["cosine"], cells["agreement"], strict=True)
+        row_of, groups = {path: row for row, path in enumerate(paths)}, dict[str, tuple[list[int], dict[Any, Pair]]]()
+        for row, (name, other, (cosine, agreement)) in enumerate(zip(cells["group"], others, figures, strict=True)):
+            members, pairs = groups.setdefault(name, ([], {}))
+            first, second = sorted((row, row_of.get(other, row)))
+            pairs[first, second] = Pair(first, second, float(cosine), float(agreement), is_mirrored=False)
+            members.append(row)
+    except OSError as error:
+        raise ConfigError(f"near_copies={file} cannot be read: {error.strerror}. Hint: run the check again.") from error
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"near_copies={file} must be the list of a check, with the columns {', '.join(COLUMNS)}, but is not "
+            f"({type(error).__name__}: {error}). Hint: run the check again."
+        ) from error
+    images = replace(
+        Features.bare(np.zeros((len(paths), 0), np.float32), np.zeros(len(paths), np.uint64), ""),
+        targets=targets.astype(np.int64), is_val=is_val, index=np.arange(len(paths)), paths=paths,
+        classes=labels.tolist(), labels=labels.tolist(),
+    )  # fmt: skip
+    return images, NearCopies(_groups_of(((members, [*pairs.values()]) for members, pairs in groups.values()), images))
+
 
 def find_near_copies(
     features: Features,
@@ -185,9 +226,16 @@ def _groups(pairs: Sequence[Pair], features: Features) -> list[Group]:
     of_group: dict[int, list[Pair]] = {}
     for pair in pairs:
         of_group.setdefault(int(number_of[pair.first]), []).append(pair)
+    return _groups_of(
+        ((sorted({at for pair in each for at in (pair.first, pair.second)}), each) for each in of_group.values()),
+        features,
+    )
+
+
+def _groups_of(parts: Iterable[tuple[list[int], list[Pair]]], features: Features) -> list[Group]:
+    """Return the groups with these members and pairs, those that matter most first."""
     found = list[Group]()
-    for each in of_group.values():
-        members = sorted({at for pair in each for at in (pair.first, pair.second)})
+    for members, pairs in parts:
         is_val, targets = features.is_val[members], features.targets[members]
-        found.append(Group(members, each, bool(is_val.any() and not is_val.all()), len(np.unique(targets)) > 1))
+        found.append(Group(members, pairs, bool(is_val.any() and not is_val.all()), len(np.unique(targets)) > 1))
     return sorted(found, key=lambda group: (not group.is_across, not group.is_two_classes, group.members))

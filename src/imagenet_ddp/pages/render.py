@@ -1,17 +1,22 @@
 """Make an HTML page from a Jinja template."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp.system.text import count_noun, format_loss, percent
+from imagenet_ddp.system.text import as_typed, count_noun, format_loss, percent
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 FOLDER = Path(__file__).parent  # of what all pages share
+_CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: Path, context: Mapping[str, Any]) -> bytes:
-    """Return the page as HTML in UTF-8. Every value is escaped. template: may extend or include the files of its own
-    folder and of this one. Imports jinja2."""
+    """Return the page as HTML in UTF-8. Every value is escaped; messages pass through the filter `message`. template:
+    may extend or include the files of its own folder and of this one. Imports jinja2."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -19,5 +24,13 @@ def render(template: Path, context: Mapping[str, Any]) -> bytes:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
+    environment.filters["message"] = message
     # file names may contain bytes that are not valid text
     return environment.get_template(template.name).render(context).encode(errors="backslashreplace")
+
+
+def message(text: str) -> "Markup":
+    """Return a message as HTML: what stands between backticks is code, and command lines begin as on the terminal."""
+    from markupsafe import Markup, escape
+
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(as_typed(text)))))

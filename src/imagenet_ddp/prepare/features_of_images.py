@@ -18,14 +18,17 @@ from imagenet_ddp.curation.cross_validation import (
     out_of_fold,
     why_no_estimate,
 )
-from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.curation.features import Features, find_pass, read_features
+from imagenet_ddp.curation.near_copies import COLUMNS, NearCopies, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
-from imagenet_ddp.curation.near_copies import find_near_copies
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.options import Plan, can_relabel
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.system.files import atomic_write
+from imagenet_ddp.system.table_files import table_bytes
 
 FILE = "features.npz"
 _OWN = ("prepare=", "prepare.", "out=", "hydra.", "csv_delimiter=")  # options of prepare, not of features
@@ -49,6 +52,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
         return checked, str(error)
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
+    _leave_list(near, features)
     checked, num_classes = replace(checked, features=features, near_copies=near), len(features.classes)
     groups = near.group_of_each(len(features), exact)
     if reason := why_no_estimate(features.targets, num_classes, groups):
@@ -59,6 +63,13 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
     curve = learning_curve(axes, targets, num_classes, folds, whole)
     return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out)), ""
+
+
+def _leave_list(near: NearCopies, features: Features) -> None:
+    """Write the list of near-copies to the folder of the pass, too, where report looks for it."""
+    if folder := find_pass(features.paths, Path.cwd()):
+        with disk_errors_as_run_error(folder):
+            atomic_write(folder / NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)))
 
 
 def _relabel_line(plan: Plan, out: Path) -> str:

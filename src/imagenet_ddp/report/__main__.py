@@ -26,7 +26,11 @@ from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
-CSV_HEADERS = (b"place,run,best/val/", b"path,label,suggested,score")  # by which own CSV files are recognised
+CSV_HEADERS = (
+    b"place,run,best/val/",
+    b"path,label,suggested,score",
+    b"group,path,label,split,cosine",
+)  # by which own CSV files are recognised
 OPTIONS = ("out", "maps", "csv_delimiter", "near_copies")
 UNLIMITED = 10_000  # columns, if there is no terminal
 NOT_FOLDERS = (".csv", ".xlsx", ".html", ".md")

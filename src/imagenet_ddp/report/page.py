@@ -14,7 +14,7 @@ from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
-from imagenet_ddp.report.findings import copies_sentence, sentences
+from imagenet_ddp.report.findings import sentences
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
@@ -74,8 +74,8 @@ def build(
 
     name: name of the folder. run: None if there is only an evaluation. found: the predictions; None if there are none.
     They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
-    draw class activation maps. delimiter: value of csv_delimiter. near_copies: the list of a check; raises ConfigError
-    if it is of other images.
+    draw class activation maps. delimiter: value of csv_delimiter. near_copies: the list of a check; None: that of the
+    last pass over the images. Raises ConfigError if it is of other images.
     """
     is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
@@ -92,18 +92,23 @@ def build(
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": _facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
         "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) else None, "findings": [],
+        "near_copies": None,
     }  # fmt: skip
     files = dict[str, bytes]()
     if found is not None and len(found):
         more, verdict = _analyse(found, maps, is_held_out)
-        if near_copies is not None:
-            sentence = copies_sentence(found, predictions.with_copies(near_copies, found))
-            more["findings"].insert(1, (sentence, "classes"))
-            lines.append(sentence)
+        with import_torch():
+            from imagenet_ddp.report.near_copies import near_copies_of
+        if copies := near_copies_of(found, near_copies, delimiter):
+            section, said = copies
+            more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]
+            more["near_copies"] = section if section.title else None
+            files |= section.files
+            lines += said
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
-        files = {error_analysis.LABELS_FILE: error_analysis.labels_csv(wrong_labels, found, delimiter)}
+        files[error_analysis.LABELS_FILE] = error_analysis.labels_csv(wrong_labels, found, delimiter)
     else:
         lines.append(reason)
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
@@ -127,6 +132,8 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
     bins = error_analysis.calibration_bins(found.confidence, found.is_right)
     calibration = {key: each for key, each in found.evaluation.get("calibration", {}).items() if each is not None}
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
+    matrix = error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes))
+    order = sorted(range(len(found.labels)), key=lambda number: alphabetical(found.labels[number]))
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
     named_pairs = [
         (found.labels[true], found.labels[taken], count, count / table[true].num_images) for true, taken, count in pairs
@@ -138,7 +145,8 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
         "checkpoint": Path(found.model).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy, alphabetical(row.label))),
         "pairs": named_pairs,
-        "matrix": error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes)),
+        "matrix": None if matrix is None else matrix[np.ix_(order, order)],
+        "matrix_labels": [found.labels[number] for number in order],
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],

@@ -137,26 +137,6 @@ def _read(folder: Path) -> Predictions:
     )  # fmt: skip
 
 
-def with_copies(file: Path, found: Predictions) -> np.ndarray:
-    """Return which images have a near-copy that was not evaluated, and so is a training image, bool (N,). file:
-    near_copies.csv of a check. Raises ConfigError if it is none, or is of other images."""
-    try:
-        cells = read_cells(file, {"group": "group", "path": "path"}, "near_copies").columns
-    except OSError as error:
-        raise ConfigError(f"near_copies={file} cannot be read: {error.strerror}. Hint: run the check again.") from error
-    listed = [os.path.abspath(of_text_cell(path)) for path in cells["path"]]  # noqa: PTH100 (resolves no links)
-    row_of = {os.path.abspath(path): row for row, path in enumerate(found.paths)}  # noqa: PTH100
-    if listed and not any(path in row_of for path in listed):
-        raise ConfigError(
-            f"near_copies={file} must list some of the evaluated images, such as {found.paths[0]}, but lists none of "
-            "them. Hint: name the list of a check of the same images, and run both commands in the same folder."
-        )
-    outside = {group for group, path in zip(cells["group"], listed, strict=True) if path not in row_of}
-    rows = [row_of[path] for group, path in zip(cells["group"], listed, strict=True)
-            if group in outside and path in row_of]  # fmt: skip
-    return np.isin(np.arange(len(found)), rows)
-
-
 def _is_current(file: Path, checkpoint: Path) -> bool:
     """Return whether this evaluation is that of the checkpoint, or there is nothing to evaluate."""
     return not checkpoint.is_file() or (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime)

@@ -1,0 +1,72 @@
+"""Find the near-copies among the images of a run: in the list of a check, or by the features of a pass."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from imagenet_ddp.curation.features import FILE as FEATURES
+from imagenet_ddp.curation.features import find_pass, read_features
+from imagenet_ddp.curation.near_copies import FILE, find_near_copies, read_list
+from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.pages.section import Checked, Section, Urgency
+from imagenet_ddp.pages.sections.near_copies import near_copies
+from imagenet_ddp.report.findings import copies_sentence
+from imagenet_ddp.report.predictions import Predictions
+
+
+def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comma") -> tuple[Section, list[str]] | None:
+    """Return (the section of the page, the sentences of its findings, the first of which has the accuracy without the
+    evaluated images that have a near-copy among the others, which are training images); None if nobody has looked for
+    copies. Paths are those of the folder in which evaluate was started.
+
+    file: the list of a check; None: that of the last pass over the evaluated images, or what its features tell. Images
+    that were removed since do not count. Raises ConfigError if the file is no such list, or is of other images.
+    """
+    start = Path(found.evaluation.get("folder") or ".").absolute()
+
+    def whole(path: str) -> str:
+        return os.path.abspath(start / path)  # noqa: PTH100 (resolves no links)
+
+    row_of = {whole(path): row for row, path in enumerate(found.paths)}
+    if file is not None:
+        images, groups = read_list(file)
+    elif folder := find_pass(found.paths, start):
+        listed = _list_in(folder)
+        images, groups = read_list(listed) if listed else (read_features(folder / FEATURES), None)
+    else:
+        return None
+    paths = [whole(path) for path in images.paths]
+    is_val = np.array([path in row_of for path in paths], dtype=bool)
+    if file is not None and paths and not is_val.any():
+        raise ConfigError(
+            f"near_copies={file} must list some of the evaluated images, such as {found.paths[0]}, but lists none of "
+            "them. Hint: name the list of a check of the same images, and run both commands in the same folder."
+        )
+    images = replace(images, is_val=is_val, index=np.where(is_val, np.cumsum(is_val), np.cumsum(~is_val)) - 1)
+    splits = {
+        name: FileImages(start, Names.of(np.array(paths, dtype=object)[chosen].tolist()), images.targets[chosen])
+        for name, chosen in (("train", ~is_val), ("val", is_val))
+    }
+    if groups is None:
+        groups = find_near_copies(images, splits)
+    is_there = np.array([Path(path).is_file() for path in paths], dtype=bool)
+    groups = groups.among(images, is_there if is_there.any() else ~is_there)  # or the images are no files of their own
+    root = os.path.commonpath(paths) if len({*paths}) > 1 else ""
+    section = near_copies(
+        Checked(root, images.labels, splits, features=images, near_copies=groups, delimiter=delimiter)
+    )
+    leaked = [row_of[paths[at]] for at in groups.leaked(images).tolist()]
+    sentence = copies_sentence(found, np.isin(np.arange(len(found)), leaked))
+    assert section is not None  # there are groups, or none
+    return section, [sentence, *(each.text for each in section.findings if Urgency.GOOD < each.urgency < Urgency.FIRST)]
+
+
+def _list_in(folder: Path) -> Path | None:
+    """Return the list that a check has written to the folder of its pass; None if the pass is newer."""
+    file, features = folder / FILE, folder / FEATURES
+    is_current = file.is_file() and file.stat().st_mtime_ns >= features.stat().st_mtime_ns
+    return file if is_current else None
