@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.made_photographs import photograph
 from PIL import Image, ImageFilter
 
 from imagenet_ddp.curation.features import Features, write_features
@@ -112,6 +114,100 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     points = json.loads(unescape(re.search(r'data-points="([^"]*)"', html)[1]))  # type: ignore[index]
     assert len(points) == 52 and all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y, _, _ in points)
     assert (html.count("<script"), EVIL in html) == (1, False)
+
+
+def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / name).open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """And no decision is lost that a person has written into the list of an earlier check."""
+    root = tmp_path / "photos"
+    for number in range(80):
+        path = root / ("Élan", "wolf")[number % 2] / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(number).save(path)
+    for name, number, other in (("Élan", 0, "Élan"), ("Élan", 2, "wolf"), ("wolf", 1, "Élan"), ("wolf", 3, "wolf")):
+        shutil.copyfile(root / name / f"{number:02}.jpg", root / other / f"{number:02}_again.jpg")
+    for number in range(20, 32):
+        image = photograph(number).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image.resize((200, 150)).save(root / ("Élan", "wolf")[(number + number // 28) % 2] / f"{number:02}_copy.jpg")
+    for number in (40, 41, 42):
+        photograph(number).filter(ImageFilter.GaussianBlur(8)).save(root / "wolf" / f"{number}_soft.jpg")
+    (root / "wolf" / "broken.jpg").write_bytes(b"<html>404</html>")
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+        plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
+        source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
+        assert source.train is not None and source.val is not None
+        places = [(name, each, index) for name, each in (("train", source.train), ("val", source.val))
+                  for index in range(len(each)) if not each.path(index).endswith("broken.jpg")]  # fmt: skip
+        paths = [each.path(index) for _, each, index in places]
+        shown = np.array([int(Path(path).name[:2]) for path in paths])
+        vectors = np.concatenate([np.eye(2)[shown % 2], 0.5 * np.eye(80)[shown]], 1).astype(np.float32)
+        found = Features(vectors, np.array([each.targets[index] for _, each, index in places]),
+                         np.array([name == "val" for name, _, _ in places]),
+                         np.array([index for _, _, index in places]), np.arange(len(paths)).astype(np.uint64), paths,
+                         source.classes, source.labels, [], "a net", "digest")  # fmt: skip
+        write_features(Path(command[-1].removeprefix("out=")), found)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    html = page_of(root, monkeypatch, "model.weights=DEFAULT")
+    text, checked = words_of(html), tmp_path / "checked"
+
+    def said(pattern: str) -> list[int]:
+        found = re.findall(pattern, text)
+        assert len(found) == 1, (pattern, found)
+        return [int(each or 0) for each in ([found[0]] if isinstance(found[0], str) else found[0])]
+
+    def pictures(section: str, kind: str) -> int:
+        (part,) = re.findall(rf'<section id="{section}">.*?</section>', html, re.DOTALL)
+        return len(re.findall(kind, part))
+
+    bad, exact, near, wrong, poor = (
+        rows_of(checked, name)
+        for name in ("bad_images.csv", "duplicates.csv", "near_copies.csv", "wrong_labels.csv", "quality.csv")
+    )
+    total = len(bad) + len(poor)
+    assert said(r"(\d+) of (\d+) images cannot be read") == [len(bad), total] and len(bad) == 1
+    assert said(r"bad_images.csv lists (\d+) image") == [len(bad)]
+
+    where = [row["where"] for row in exact]
+    assert (
+        said(r"duplicates.csv lists (\d+) pairs") == [len(exact)] == [pictures("exact_copies", 'class="gallery small"')]
+    )
+    assert said(r"(\d+) images are in two classes, so that") == [sum(each.endswith("two classes") for each in where)]
+    across = sum(each.startswith("train and val") for each in where)
+    assert across + sum(each.endswith(("one class", "two classes")) for each in where) == len(exact)
+
+    groups = [[row for row in near if row["group"] == number] for number in dict.fromkeys(row["group"] for row in near)]
+    assert said(r"near_copies.csv lists (\d+) groups") == [len(groups)]
+    assert pictures("near_copies", 'class="gallery small"') == len(groups) and len(groups) >= 10
+    leaked = [row for group in groups if len({each["split"] for each in group}) == 2 for row in group]
+    assert said(r"(\d+) validation images? shows? a photograph") == [sum(row["split"] == "val" for row in leaked)]
+    two = [group for group in groups if len({row["label"] for row in group}) == 2]
+    assert said(r"(\d+) photographs are in two classes, in different forms") == [len(two)]
+    rest = [group for group in groups if group not in two and len({row["split"] for row in group}) == 1]
+    assert said(r"(\d+) photographs? (?:is|are) there in more than one form") == [len(rest)]
+
+    assert said(r"Of (\d+) images, (\d+) looks? more like another class") == [len(poor), len(wrong)] and len(wrong) > 3
+    assert said(r"wrong_labels.csv lists (\d+) photograph") == [len(wrong)] == [pictures("wrong_labels", "<li title")]
+
+    kinds = Counter(kind for row in poor for kind in row["issues"].split())
+    headings = re.findall(r"<h3>(\d+) images?: (\w+)</h3>", html)
+    assert {kind: int(number) for number, kind in headings} == kinds and kinds["blurry"] == 3
+    blamed = sum(bool({*row["issues"].split()} - {"grey"}) for row in poor)
+    assert said(r"(\d+) images? (?:is|are) hard to recognise") == [blamed]
+    assert said(r"what was measured of all (\d+) images") == [len(poor)]
+    *splits, whole = said(r"images · (\d+) for training, (\d+) for validation (\d+)")
+    assert sum(splits) == whole == total
+
+    lines = (checked / "wrong_labels.csv").read_text("utf-8-sig").splitlines()
+    (checked / "wrong_labels.csv").write_text("\n".join([lines[0], f"{lines[1]}keep", *lines[2:]]), "utf-8")
+    page_of(root, monkeypatch, "model.weights=DEFAULT")
+    assert [row["decision"] for row in rows_of(checked, "wrong_labels.csv")] == ["keep"] + [""] * (len(wrong) - 1)
 
 
 def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):

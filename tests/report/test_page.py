@@ -98,7 +98,7 @@ def test_the_accuracy_without_near_copies_of_training_images(evaluated: Predicti
     sentence = "2 of 8 images are near-copies of training images: top-1 66.67 % without them (30 to 90 %), 75.00 % with"
     assert sentence in " ".join(page.summary) and sentence in html
     assert "1 photograph is in two classes, in different forms, so that one label is wrong." in html
-    assert "has all 3 groups" in html and html.count('<ul class="gallery small">') == 3
+    assert "lists 3 groups" in html and html.count('<ul class="gallery small">') == 3
     table = page.files["near_copies.csv"].decode().splitlines()
     assert [line.split(",")[3] for line in table[1:]] == ["val", "train", "val", "train", "val", "val"]
     Path("copies.csv").write_bytes(near_copies_csv((1, "x/0.jpg", "a", "x/1.jpg"), (1, "x/1.jpg", "a", "x/0.jpg")))

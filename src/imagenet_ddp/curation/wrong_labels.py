@@ -1,6 +1,8 @@
 """Find labels that are likely wrong, by confident learning (Northcutt et al. 2021, JAIR 70, 1373)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -62,13 +64,17 @@ def of_probabilities(targets: np.ndarray, probabilities: np.ndarray) -> LikelyWr
     return likely_wrong(targets, probabilities.argmax(axis=1), label, confidence, probabilities.shape[1])
 
 
-def list_csv(found: LikelyWrong, features: Features, delimiter: str = "comma") -> bytes:
-    """Return the content of FILE. delimiter: value of csv_delimiter."""
-    names = features.classes
-    return table_bytes(COLUMNS, [
-        (features.paths[row], names[features.targets[row]], names[suggested], f"{score:.6f}",
-         features.place(row)[0], "")
-        for row, suggested, score in zip(
-            found.rows.tolist(), found.suggested.tolist(), found.score.tolist(), strict=True
-        )
-    ], delimiter)  # fmt: skip
+def list_csv(
+    found: LikelyWrong,
+    features: Features,
+    delimiter: str = "comma",
+    decisions: Mapping[tuple[str, str, str], str] = MappingProxyType({}),
+) -> bytes:
+    """Return the content of FILE. delimiter: value of csv_delimiter. decisions: path, label and suggested class -> what
+    a person has decided about an earlier list."""
+    rows = list[tuple[str, ...]]()
+    columns = found.rows.tolist(), found.suggested.tolist(), found.score.tolist()
+    for row, suggested, score in zip(*columns, strict=True):
+        what = features.paths[row], features.classes[features.targets[row]], features.classes[suggested]
+        rows.append((*what, f"{score:.6f}", features.place(row)[0], decisions.get(what, "")))
+    return table_bytes(COLUMNS, rows, delimiter)

@@ -69,7 +69,8 @@ class Checked:
     net has seen them. near_copies, probabilities, curve: of the rows of the features; the probabilities are
     those of regressions that did not see the image, float32 (N, classes). command: the line that adds the features; "":
     there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it can
-    change. delimiter: of CSV files.
+    change. delimiter: of CSV files. decisions: path, label and suggested class -> what a person has decided about
+    the list of an earlier check.
     """
 
     root: str
@@ -85,6 +86,7 @@ class Checked:
     command: str = ""
     relabel: str = ""
     delimiter: str = "comma"
+    decisions: Mapping[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
 
     def label(self, split: str, index: int) -> str:
         """Return the label of an image, or its labels."""

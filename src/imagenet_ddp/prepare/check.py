@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.curation.quality import ROW, Quality, measure
+from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.decoding.decode import ignored_of, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -21,6 +22,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.check_page import PAGE, check_page, make_sections
+from imagenet_ddp.prepare.decisions import earlier_decisions
 from imagenet_ddp.prepare.features_of_images import near_copy_problems, with_features
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
@@ -105,7 +107,8 @@ def run(plan: Plan) -> int:
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
-    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter)
+    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter,
+                      decisions=earlier_decisions(out / WRONG_LABELS))  # fmt: skip
     checked, reason = with_features(checked, plan, out)
     if reason:
         write(f"note: {reason}")

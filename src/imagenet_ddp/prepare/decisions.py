@@ -65,6 +65,14 @@ def read_decisions(file: Path) -> list[Decision]:
     return found
 
 
+def earlier_decisions(file: Path) -> dict[tuple[str, str, str], str]:
+    """Return path, label and suggested class -> what a person has decided, of a list that is about to be replaced."""
+    try:
+        return {(each.path, each.label, each.suggested): each.text for each in read_decisions(file)}
+    except (ConfigError, OSError):  # there is no list, or nothing in it
+        return {}
+
+
 @dataclass(frozen=True)
 class Decided:
     """wanted: the images that shall have another class. num_kept, num_made: decisions that keep the label, and that

@@ -28,13 +28,19 @@ def exact_copies(checked: Checked) -> Section:
     if not checked.copies:
         return Section("exact_copies", "", findings=[Finding("No image is there twice, byte for byte.", Urgency.GOOD)])
     pairs = sorted(checked.copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
-    groups = [[checked.item(*copy.first, where=copy.where), checked.item(*copy.second)] for copy in pairs]
+    groups = [[checked.item(*copy.first, where=_in_words(copy.where)), checked.item(*copy.second)] for copy in pairs]
     context = {"groups": groups, "number": len(checked.copies)}
     return Section("exact_copies", "Exact copies", context, findings)
 
 
 def _is(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def _in_words(where: str) -> str:
+    splits = where.partition(",")[0]
+    words = {"train": "training", "val": "validation", "train and val": "training and validation"}
+    return where.replace(splits, words[splits], 1)
 
 
 def _kind(where: str) -> int:

@@ -16,9 +16,10 @@ def near_copies(checked: Checked) -> Section | None:
     features, found = checked.features, checked.near_copies
     if features is None or found is None:
         return None
+    file = table_bytes(COLUMNS, found.rows(features), checked.delimiter)  # empty rather than that of an earlier check
     if not found.groups:
         text = "No photograph is there again in another form, such as smaller, cropped or mirrored."
-        return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)])
+        return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)], files={FILE: file})
     num_leaked, num_two = len(found.leaked(features)), sum(group.is_two_classes for group in found.groups)
     num_other = sum(not (group.is_across or group.is_two_classes) for group in found.groups)
     findings = list[Finding]()
@@ -33,7 +34,6 @@ def near_copies(checked: Checked) -> Section | None:
         text = f"{_are(num_other)} there in more than one form, and count double."
         findings.append(Finding(text, Urgency.LATER, NAME))
     groups = [_items(checked, features, group) for group in found.groups[:NUM_GROUPS]]
-    file = table_bytes(COLUMNS, found.rows(features), checked.delimiter)
     context = {"groups": groups, "number": len(found.groups), "file": FILE, "is_across": num_leaked > 0}
     return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file})
 

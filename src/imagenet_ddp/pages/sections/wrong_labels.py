@@ -16,9 +16,9 @@ def wrong_labels(checked: Checked) -> Section | None:
     found = curation.of_probabilities(features.targets, probabilities)
     number, total = len(found.rows), count_noun(len(features.targets), "image")
     if not number:
-        return Section(
-            NAME, "", findings=[Finding(f"Each of {total} looks like the class of its label.", Urgency.GOOD)]
-        )
+        finding = Finding(f"Each of {total} looks like the class of its label.", Urgency.GOOD)
+        files = {curation.FILE: curation.list_csv(found, features, checked.delimiter)}
+        return Section(NAME, "", findings=[finding], files=files)
     looks = "1 looks" if number == 1 else f"{number:,} look"
     text = f"{looks} more like another class than like the label: look at the first ones, and correct wrong labels."
     pictures = [
@@ -31,7 +31,7 @@ def wrong_labels(checked: Checked) -> Section | None:
     ]  # fmt: skip
     context = {"pictures": pictures, "number": number, "file": curation.FILE, "command": checked.relabel}
     finding = Finding(f"Of {total}, {text}", Urgency.SOON, NAME)
-    files = {curation.FILE: curation.list_csv(found, features, checked.delimiter)}
+    files = {curation.FILE: curation.list_csv(found, features, checked.delimiter, checked.decisions)}
     lines = [f"note: {finding.text.rstrip('.')}: {curation.FILE}"]
     lines += [f"When you have written decisions into it: {checked.relabel}"] if checked.relabel else []
     return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, lines=lines)
