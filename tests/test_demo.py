@@ -1,21 +1,26 @@
 """A page in front of a checkpoint: what is uploaded, and what comes back."""
 
+import csv
+import shutil
 import signal
 import socket
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PROBES, Run, clean_environ
 from helpers import forked_commands
+from helpers.browser import CHROMIUM, Browser
 from helpers.ports import free_port
 from helpers.train_runs import wait_for
 
 from imagenet_ddp import demo
+from imagenet_ddp.curation import unknown
 
 httpx = pytest.importorskip("httpx", reason="the extra demo is not installed")
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
@@ -117,6 +122,45 @@ def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(
     (tmp_path / "large.jpg").write_bytes(bytes(21 * 2**20))
     with pytest.raises(Exception, match="exceeds the maximum"):
         client.predict(gradio_client.handle_file(tmp_path / "large.jpg"), api_name="/answer")
+
+
+READY = """new Promise((done) => {
+  const look = () => document.querySelector("%s") ? done(document.body.innerText) : setTimeout(look, 50);
+  look();
+})"""
+UPLOAD, ANSWER = "input[type=file]", "[data-testid=label-output-value]"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_not_sure(trained: Path, tree: Path, tmp_path: Path, run: Run):
+    """Of two pictures, the threshold lies between: the page says so of the less familiar one, and not of the other."""
+    shutil.copytree(trained.parent.parent, tmp_path / "r")
+    checkpoint = tmp_path / "r/checkpoints/best.ckpt"
+    run("features", f"checkpoint={checkpoint}", code=0)
+    (tmp_path / "two").mkdir()
+    for number, picture in enumerate(sorted((tree / "val").rglob("*.jpg"))[::7][:2]):
+        shutil.copyfile(picture, tmp_path / f"two/{number}.jpg")
+    run("predict", f"checkpoint={checkpoint}", "images=two", "out=two.csv", code=0)
+    with (tmp_path / "two.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = {row["path"]: float(row["familiarity"]) for row in csv.DictReader(file)}
+    strange, familiar = (tmp_path / path for path in sorted(rows, key=rows.__getitem__))
+    reference = unknown.read(tmp_path / "r/known.npz")
+    unknown.write(tmp_path / "r/known.npz", replace(reference, threshold=sum(rows.values()) / 2))
+    (tmp_path / "p").mkdir()  # the paths of Unix sockets in it are limited
+    with serving("imagenet_ddp.demo", checkpoint, tmp_path / "p") as (address, _), \
+            Browser(tmp_path / "profile") as browser:  # fmt: skip
+        for picture, is_sure in ((strange, False), (familiar, True)):
+            browser.open(address)
+            browser.evaluate(READY % UPLOAD)
+            root = browser.call("DOM.getDocument")["root"]["nodeId"]
+            node = browser.call("DOM.querySelector", nodeId=root, selector=UPLOAD)["nodeId"]
+            browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(picture)])
+            text = browser.evaluate(READY % ANSWER)
+            assert ("Not sure: this picture is like none of those that the net was trained on." in text) != is_sure
+            for width, scheme in ((1200, "light"), (390, "dark")):
+                browser.resize(width, scheme=scheme)
+                excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                assert browser.evaluate(excess) <= 0
 
 
 def test_only_this_machine_can_open_it(address: str):

@@ -2,6 +2,7 @@
 predictions is evaluated first."""
 
 import base64
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -89,9 +90,10 @@ def build(
     title, figures = _title(run), _figures(run, found)
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
-        "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
+        "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found,
+        "figures": [(_first_words(name), value, note) for name, value, note in figures],
         "facts": _facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
-        "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) else None, "findings": [],
+        "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) > 1 else None, "findings": [],
         "near_copies": None,
     }  # fmt: skip
     files = dict[str, bytes]()
@@ -229,9 +231,18 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
             shown.append((f"top-{num}", percent(float(is_among.mean())), words))
     if run.train_s is not None:
         done, most = run.epochs, run.max_epochs
-        trained = count_noun(done or 0, "epoch") if most is None else f"{done} of {count_noun(most, 'epoch')}"
+        trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
         shown.append(("training time", duration(run.train_s), trained))
     return shown
+
+
+def _first_words(name: str) -> str:
+    """Return the name of a figure with words before an abbreviation, for a person who trains for the first time."""
+    found = re.search(r"top-(\d+)", name)
+    if found is None:
+        return name
+    words = "accuracy" if found[1] == "1" else f"right class among the first {found[1]}"
+    return f"{words} ({name})"
 
 
 def _facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
