@@ -18,6 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, new_config
 from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
+from imagenet_ddp.mistakes import must_be, setting
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.use import worker
@@ -43,9 +44,8 @@ def launch(request: parse.Request) -> int | None:
         else:
             config = from_checkpoint(request, checkpoint, os.environ, FeaturesConfig)
         if config.strategy.name in DATA_PARALLEL:
-            raise ConfigError(
-                f"strategy.name must be ddp or auto for features, got {config.strategy.name}. Hint: set strategy=ddp."
-            )
+            allowed, got = "ddp or auto for features", config.strategy.name
+            raise ConfigError(must_be("strategy.name", allowed, got, setting("strategy=ddp")))
         limits = config.trainer.limit_val_batches, config.trainer.overfit_batches, config.trainer.fast_dev_run
         if str(limits[0]) not in ("None", "1.0") or any(limits[1:]):  # 1: one batch
             raise ConfigError(

@@ -19,6 +19,7 @@ from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -42,10 +43,8 @@ def main() -> None:
         request = command.request("predict")
         paths = find_images(request.configs[0].images)  # before the checkpoint is read, which takes seconds
         if format_of(request.configs[0].format, request.configs[0].out) == "xlsx" and len(paths) > MOST_ROWS:
-            raise ConfigError(
-                f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images. "
-                "Hint: set out=FILE.csv."
-            )
+            what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
+            raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
         config = resolved_config(request, os.environ, PredictConfig)
         num_images, num_unreadable, num_unknown = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""

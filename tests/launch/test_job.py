@@ -12,6 +12,7 @@ from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.launch.stored_config import _other_split, from_checkpoint
+from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.runs import checkpoint_file
 
 
@@ -47,16 +48,15 @@ def test_other_images_are_turned_and_scaled_as_those_of_the_training(monkeypatch
 def test_an_evaluation_keeps_the_split_of_the_training() -> None:
     """Another seed would choose other images, most of which were trained on."""
 
-    def said(**changed: Any) -> list[str]:
+    def said(**changed: Any) -> list[Mistake]:
         before = DataConfig(name="imagefolder", root="x", val_fraction=0.2, val_fold=1)
         seed = changed.pop("seed", 0)
         return _other_split(before, replace(before, **changed), (0, seed), Path("last.ckpt"))
 
     assert said() == []
-    assert said(seed=7) == [
-        "seed must be 0, as in last.ckpt, because it chooses which images are not trained on (data.val_fraction), "
-        "got 7. Hint: leave seed out."
-    ]
+    (mistake,) = said(seed=7)
+    assert (mistake.keys, mistake.fixes) == (("seed",), (without("seed"),))
+    assert mistake.what.startswith("seed must be 0, as in last.ckpt,")
     assert len(said(seed=7, val_fraction=0.3, val_fold=0)) == 3
     assert len(said(seed=7, root="./x/")) == len(said(seed=7, root=str(Path("x").absolute()))) == 1
     assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)

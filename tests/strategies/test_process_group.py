@@ -13,6 +13,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.mistakes import Fix, setting
 from imagenet_ddp.strategies import process_group
 
 
@@ -34,24 +35,24 @@ def test_a_group_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch):
     assert getattr(store, "timeout") == limit  # noqa: B009 (torch declares no such attribute)
 
 
-def test_batch_norm_over_all_ranks_needs_gpus():
-    (text,) = process_group.validate(StrategyConfig(), "cpu", sync_batchnorm=True)
-    assert "trainer.sync_batchnorm=true needs GPUs" in text and "Hint: set trainer.sync_batchnorm=false." in text
+BACKEND = "strategy.process_group_backend"
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind", "message"),
+    ("backend", "kind", "sync", "key", "fixes"),
     [
-        (None, "cpu", None),
-        (None, "cuda", None),
-        ("gloo", "cuda", None),
-        ("nccl", "cpu", "nccl is for GPUs, but this run uses CPUs. Hint: set "),
-        ("gloo", "mps", "DistributedDataParallel on MPS, got mps. Hint: set trainer.devices=1"),
+        (None, "cpu", False, "", []),
+        (None, "cuda", True, "", []),
+        ("gloo", "cuda", False, "", []),
+        ("nccl", "cpu", False, BACKEND, [setting(f"{BACKEND}=null")]),
+        (None, "cpu", True, "trainer.sync_batchnorm", [setting("trainer.sync_batchnorm=false")]),
+        ("gloo", "mps", False, "trainer.accelerator",
+         [setting("trainer.devices=1", "trainer.num_nodes=1"), setting("trainer.accelerator=cpu")]),
     ],
-)
-def test_backends(backend: str | None, kind: str, message: str | None) -> None:
-    errors = process_group.validate(StrategyConfig(process_group_backend=backend), kind)
-    assert (message is None and errors == []) or (message and message in errors[0]), errors
+)  # fmt: skip
+def test_what_several_processes_need(backend: str | None, kind: str, sync: bool, key: str, fixes: list[Fix]) -> None:
+    found = process_group.validate(StrategyConfig(process_group_backend=backend), kind, sync_batchnorm=sync)
+    assert [(each.keys, [*each.fixes]) for each in found] == ([((key,), fixes)] if key else [])
 
 
 def test_the_page_explains_every_argument() -> None:

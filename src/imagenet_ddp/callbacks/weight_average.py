@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import must_be, setting
 
 
 class WeightAverage(WeightAveraging):
@@ -57,10 +58,9 @@ class WeightAverage(WeightAveraging):
         steps = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
         needed = (self.start_epoch + 1) * steps if self.decay is None else self.start_epoch * steps + 1
         if 0 <= trainer.max_steps < needed:
-            raise ConfigError(
-                f"trainer.max_steps must be at least {needed} for averaging to begin in epoch {self.start_epoch + 1}, "
-                f"got {trainer.max_steps}. Hint: set trainer.max_steps={needed}, or averaging=none."
-            )
+            allowed = f"at least {needed} for averaging to begin in epoch {self.start_epoch + 1}"
+            ways = setting(f"trainer.max_steps={needed}"), setting("averaging=none")
+            raise ConfigError(must_be("trainer.max_steps", allowed, str(trainer.max_steps), *ways))
         self._latest_update_step = trainer.global_step
         if self._average_model is not None and self._epoch < self.start_epoch:  # a resume with a later start
             self._average_model.n_averaged.zero_()

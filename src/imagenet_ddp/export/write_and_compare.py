@@ -28,7 +28,7 @@ from imagenet_ddp.exported.formats import CARD, Format, export_path, format_of
 from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.launch.trained_model import TrainedModel, load
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
@@ -182,7 +182,8 @@ def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Compari
             scores = [outputs.familiarity for outputs in both if outputs.familiarity is not None]
             familiarities += [torch.stack(scores)] if len(scores) == 2 else []
     if not parts:
-        raise ConfigError(f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER.")
+        what = f"at least one of the {samples.what} must be readable, but none is"
+        raise ConfigError(Mistake(what, ("images",), (setting("images=FOLDER"),)))
     found = torch.cat(parts, dim=1)  # (2, images, classes)
     difference = _largest_difference(found)
     of_familiarity = _largest_difference(torch.cat(familiarities, dim=1)) if familiarities else None

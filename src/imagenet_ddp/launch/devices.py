@@ -16,6 +16,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import idle_cores
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores, num_sharing
@@ -49,10 +50,8 @@ def device_type(accelerator: str) -> str:
             return "cpu"
     if accelerator in ("cuda", "gpu") or (accelerator == "mps" and not torch.backends.mps.is_available()):
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-        raise ConfigError(
-            f"trainer.accelerator={accelerator} needs a GPU, but torch finds none (it was built {built}). "
-            "Hint: set trainer.accelerator=auto."
-        )
+        what = f"trainer.accelerator={accelerator} needs a GPU, but torch finds none (it was built {built})"
+        raise ConfigError(Mistake(what, ("trainer.accelerator",), (setting("trainer.accelerator=auto"),)))
     return accelerator
 
 
@@ -88,10 +87,11 @@ def local_devices(trainer: TrainerConfig, num_ranks: int = 1) -> int | list[int]
     numbers = requested if isinstance(requested, list) else list(range(requested))
     if not numbers or max(numbers) >= available:
         within = " within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
-        raise ConfigError(
+        what = (
             f"trainer.devices={requested} needs GPUs {numbers}, but torch finds only {count_noun(available, 'GPU')} "
-            f"(numbered from 0{within}). Hint: set trainer.devices={available}."
+            f"(numbered from 0{within})"
         )
+        raise ConfigError(Mistake(what, ("trainer.devices",), (setting(f"trainer.devices={available}"),)))
     return requested
 
 

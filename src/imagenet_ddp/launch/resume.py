@@ -21,7 +21,7 @@ from imagenet_ddp.config.section import OneOf
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import key_of
+from imagenet_ddp.mistakes import Mistake, key_of, setting, without
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
 from imagenet_ddp.system.text import class_list, count_noun, shorten_list, without_secrets
@@ -84,10 +84,12 @@ def find_earlier(request: parse.Request, environ: Mapping[str, str], run_key: st
         return Earlier()
     found = _find_named(Path(option))
     if typed_dir and found.run_dir and typed_dir.resolve() != found.run_dir.resolve():
-        raise ConfigError(
+        what = (
             f"hydra.run.dir must be {found.run_dir} with resume={option}, because a resumed run continues in its own "
-            f"folder, got {typed_dir}. Hint: leave hydra.run.dir out, or copy the folder, and resume the copy."
+            f"folder, got {typed_dir}"
         )
+        hint = "copy the folder, and resume the copy"
+        raise ConfigError(Mistake(what, ("hydra.run.dir", "resume"), (without("hydra.run.dir"),), hint))
     return found
 
 
@@ -97,7 +99,8 @@ def _find_named(path: Path) -> Earlier:
         return _newest_of(path, "Resuming from")
     if not path.is_file():
         missing = store.last if path.is_dir() else path
-        raise ConfigError(f"resume={path} needs {missing}, which is not a file. Hint: set resume=auto.")
+        what = f"resume={path} needs {missing}, which is not a file"
+        raise ConfigError(Mistake(what, ("resume",), (setting("resume=auto"),)))
     require_whole(path, "resume")
     return Earlier(CheckpointStore.run_dir_of(path.absolute()), path, f"Resuming from {path}.")
 

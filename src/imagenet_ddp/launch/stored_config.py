@@ -2,7 +2,6 @@
 open the model for a prediction. Import torch only to read them."""
 
 import copy
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats import graph_format
 from imagenet_ddp.launch.job import TYPED_ONLY, T, checked
 from imagenet_ddp.launch.resume import refuse_lost_data
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.runs.checkpoint_store import require_whole
 from imagenet_ddp.system.text import without_secrets
 
@@ -81,10 +81,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     mistakes = _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint)
     if now.labels != before.labels:
-        mistakes.append(
-            f"data.labels must be {before.labels}, as in {checkpoint}, whose net was trained so, got {now.labels}. "
-            "Hint: leave data.labels out."
-        )
+        allowed = f"{before.labels}, as in {checkpoint}, whose net was trained so"
+        mistakes.append(must_be("data.labels", allowed, now.labels, without("data.labels")))
     if mistakes:
         raise ConfigError(mistakes)
     return _checked(merged, request, environ, cls, stored_in=checkpoint)
@@ -109,10 +107,8 @@ def require_data(request: parse.Request) -> None:
     if not any(typed_value(request.typed, key) for key in NAMES_DATA):
         root = request.configs[0].data.root
         options = options_for(root) if root else ["data=imagenet", "data.root=FOLDER"]
-        raise ConfigError(
-            "data must be set, because these weights do not say on which images to use them, got none. "
-            f"Hint: set {shlex.join(map(quoted, options))}."
-        )
+        allowed = "set, because these weights do not say on which images to use them"
+        raise ConfigError(must_be("data", allowed, "none", setting(*map(quoted, options))))
 
 
 def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
@@ -134,12 +130,13 @@ def _checked(
 ) -> T:
     config = checked(merged, request, environ, cls, stored_in)
     if config.trainer.limit_val_batches == 0:
-        raise ConfigError("trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: leave it out.")
+        key = "trainer.limit_val_batches"
+        raise ConfigError(must_be(key, "more than 0 in an evaluation", "0", without(key)))
     return config
 
 
-def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[str]:
-    """Return an error for each key that would split the images of the training run in another way. Images that it was
+def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[Mistake]:
+    """Return a mistake for each key that would split the images of the training run in another way. Images that it was
     trained on would then be counted as validation images. seeds: before and now."""
     if before.val_fraction is None or now.val_fraction is None or _source(before) != _source(now):
         return []
@@ -148,12 +145,8 @@ def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], ch
         "data.val_fraction": (before.val_fraction, now.val_fraction),
         "data.val_fold": (before.val_fold, now.val_fold),
     }
-    return [
-        f"{key} must be {old}, as in {checkpoint}, because it chooses which images are not trained on "
-        f"(data.val_fraction), got {new}. Hint: leave {key} out."
-        for key, (old, new) in pairs.items()
-        if old != new
-    ]
+    why = f"as in {checkpoint}, because it chooses which images are not trained on (data.val_fraction)"
+    return [must_be(key, f"{old}, {why}", str(new), without(key)) for key, (old, new) in pairs.items() if old != new]
 
 
 def _source(data: DataConfig) -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping, short_path
@@ -45,7 +46,8 @@ def expand_resume(argv: list[str]) -> list[str]:
         return argv
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(overrides.key_of(word) == "hydra.sweep.dir" for word in argv):
-        raise ConfigError(f"sweep.resume={sweep_dir} is the sweep's folder. Hint: leave hydra.sweep.dir out.")
+        what, keys = f"sweep.resume={sweep_dir} is the sweep's folder", ("hydra.sweep.dir", "sweep.resume")
+        raise ConfigError(Mistake(what, keys, (without("hydra.sweep.dir"),)))
     stored = _stored(sweep_dir)
     options, flags = (stored.get(key, []) for key in ("options", "flags"))
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
@@ -106,10 +108,9 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
     typed = {overrides.key_of(word) for word in request.typed}
     for key in IGNORED:
         if key in typed:
-            raise ConfigError(
-                f"{key} must not be set with -m, which numbers the jobs' folders. "
-                f"Hint: leave {key} out, or set hydra.sweep.dir=FOLDER instead."
-            )
+            what = f"{key} must not be set with -m, which numbers the jobs' folders"
+            ways = without(key), Fix(("hydra.sweep.dir=FOLDER",), without=(key,))
+            raise ConfigError(Mistake(what, (key,), ways))
     chosen, count = request.configs[0].sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
         raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")
@@ -122,10 +123,8 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
         return None
     source, text = ("SLURM_ARRAY_TASK_ID", str(task)) if chosen == "auto" else ("sweep.job", str(chosen))
     if not text.isdecimal() or int(text) >= count:
-        raise ConfigError(
-            f"{source} must be one of the {count_noun(count, 'job')} of this sweep, got {text}. "
-            f"Hint: set sweep.job={count - 1}, or #SBATCH --array=0-{count - 1}."
-        )
+        allowed, hint = f"one of the {count_noun(count, 'job')} of this sweep", f"#SBATCH --array=0-{count - 1}"
+        raise ConfigError(must_be(source, allowed, text, setting(f"sweep.job={count - 1}"), hint=hint))
     if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
         print(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", flush=True)
     return int(text)
@@ -137,10 +136,9 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     wanted, key = Path(request.hydra.sweep.dir), slurm.sweep_key(environ)
     if overrides.typed_value(request.typed, "hydra.sweep.dir") is None:
         if key is None:
-            raise ConfigError(
-                f"sweep.job={number} requires the folder of the sweep. "
-                "Hint: set hydra.sweep.dir=FOLDER, with the same folder for all jobs."
-            )
+            what = f"sweep.job={number} requires the folder of the sweep"
+            way = setting("hydra.sweep.dir=FOLDER", aim="to the same folder for all jobs")
+            raise ConfigError(Mistake(what, ("sweep.job", "hydra.sweep.dir"), (way,)))
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
     store(request, sweep_dir)
@@ -218,9 +216,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. run_job: runs one job
     (in_sweep=True), and returns its best score."""
     if any(config.resume for config in request.configs):
-        raise ConfigError(
-            "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
-        )
+        way = Fix(("sweep.resume=FOLDER",), without=("resume",), aim="to resume a sweep")
+        raise ConfigError(Mistake("resume= resumes one run, but -m starts several", ("resume",), (way,)))
     is_new = not (request.configs[0].sweep.resume or restarted(os.environ))
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     sweep_dir = _sweep_dir(request).absolute()

@@ -12,6 +12,7 @@ from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError, is_silent_end, place_of
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.packages import missing_package
@@ -36,18 +37,20 @@ def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, imag
         else:
             net = _from_torchvision(model, num_classes, image_size)
     if model.blur_pool and not add_blur_pool(net):
-        raise ConfigError(
+        what = (
             "model.blur_pool needs a strided convolution with 16 or more input channels, but "
-            f"model.name={model.name} has none. Hint: set model.blur_pool=false."
+            f"model.name={model.name} has none"
         )
+        raise ConfigError(Mistake(what, ("model.blur_pool", "model.name"), (setting("model.blur_pool=false"),)))
     if model.activation_checkpointing:
         try:
             net.set_grad_checkpointing()  # type: ignore[operator]  # a method of timm's nets
         except (AttributeError, AssertionError) as error:
-            raise ConfigError(
-                f"model.activation_checkpointing needs a net of timm that supports it, got model.name={model.name}. "
-                "Hint: set model.library=timm, or a smaller data.batch_size and trainer.accumulate_grad_batches."
-            ) from error
+            key = "model.activation_checkpointing"
+            hint = "a smaller data.batch_size and trainer.accumulate_grad_batches"
+            what = f"{key} needs a net of timm that supports it, got model.name={model.name}"
+            keys = (key, "model.name", "model.library")
+            raise ConfigError(Mistake(what, keys, (setting("model.library=timm"),), hint)) from error
     if not model.target:
         require_image_size(net, model.name, "data.image_size", image_size)
     return net.to(memory_format=torch.channels_last) if model.channels_last else net
@@ -137,11 +140,12 @@ def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> 
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             copied(torch.zeros(1, 3, image_size, image_size))
     except Exception as error:  # RuntimeError or AssertionError, depending on the net
-        other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"
-        raise ConfigError(
+        what = (
             f"model.name={name} must accept images of {key}={image_size} pixels, but does not "
-            f"({first_line(error).rstrip('.')}). Hint: set {other}, or choose another net."
-        ) from error
+            f"({first_line(error).rstrip('.')})"
+        )
+        way = setting("data.image_size=224" if key == "data.image_size" else f"{key}=null")
+        raise ConfigError(Mistake(what, ("model.name", key), (way,), "choose another net")) from error
 
 
 def require_batch(model: ModelConfig, net: nn.Module, images: int, image_size: int, smallest: int = 2) -> None:
@@ -170,10 +174,11 @@ def require_batch(model: ModelConfig, net: nn.Module, images: int, image_size: i
         for hook in hooks:
             hook.remove()
     if found:
-        raise ConfigError(
+        what = (
             f"each device must get at least 2 images of {image_size} pixels per forward pass, got 1, because batch "
-            f"norm of this net would have one value per channel. Hint: set data.batch_size={smallest}."
+            "norm of this net would have one value per channel"
         )
+        raise ConfigError(Mistake(what, ("data.batch_size",), (setting(f"data.batch_size={smallest}"),)))
 
 
 def depthwise_share(model: ModelConfig, image_size: int) -> float:

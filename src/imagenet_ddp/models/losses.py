@@ -11,6 +11,7 @@ from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss, OwnLossConf
 from imagenet_ddp.config.section import make
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import must_be, setting
 from imagenet_ddp.system.text import class_list, first_line
 
 
@@ -110,8 +111,7 @@ def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int
         counts = torch.as_tensor(num_train_images, dtype=torch.float64)
         return torch.where(counts > 0, counts.sum() / (num_classes * counts.clamp(min=1)), 0.0).float()
     if len(option) != num_classes:
-        raise ConfigError(
-            f"loss.class_weights must hold one number for each of {num_classes} classes, got {len(option)}. "
-            "Hint: set loss.class_weights=balanced, or name the classes, as in loss.class_weights={cat:3,dog:1}."
-        )
+        key, hint = "loss.class_weights", "name the classes, as in loss.class_weights={cat:3,dog:1}"
+        allowed = f"one number for each of {num_classes} classes"
+        raise ConfigError(must_be(key, allowed, str(len(option)), setting(f"{key}=balanced"), hint=hint))
     return torch.tensor([float(weight) for weight in option])

@@ -40,6 +40,7 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.validation_split import file_size, map_files
 from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.encode import EncodedImage, encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.worker_pool import Result, process_images
@@ -60,9 +61,8 @@ def run(plan: Plan) -> int:
     """Pack the images and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
-        raise ConfigError(
-            f"out must be a new or an empty folder, but {out} is not. Hint: set out=FOLDER to another one."
-        )
+        what = f"out must be a new or an empty folder, but {out} is not"
+        raise ConfigError(Mistake(what, ("out",), (setting("out=FOLDER", aim="to another one"),)))
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(out / LOCK):

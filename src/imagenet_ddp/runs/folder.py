@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError, causes
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.system.files import open_to_append
@@ -173,7 +174,8 @@ def make_elsewhere(run_dir: Path, relative: str) -> Path:
 
 def _unusable(folder: Path, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or str(error)
-    return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: set hydra.run.dir=FOLDER.")
+    what = f"the run folder {folder} cannot be made: {reason}"
+    return ConfigError(Mistake(what, ("hydra.run.dir",), (setting("hydra.run.dir=FOLDER"),)))
 
 
 def run_group(folder: Path) -> str | None:

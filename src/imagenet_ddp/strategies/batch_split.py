@@ -15,6 +15,7 @@ from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting, without
 
 DATA_PARALLEL = ("dp", "balanced_dp")
 
@@ -34,10 +35,10 @@ def images_per_forward(strategy: StrategyConfig, batch_size: int, num_devices: i
     first = first_device_images(strategy, batch_size, num_devices)
     num_images = (batch_size if first is None else first) + (num_devices - 1) * batch_size
     if num_images == 0:
-        raise ConfigError(
-            "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, "
-            "but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
-        )
+        key = "strategy.first_device_batch"
+        what = f"{key}=0 uses the first device only for gathering, which needs two devices or more, but there is 1"
+        ways = setting("trainer.devices=2"), without(key)
+        raise ConfigError(Mistake(what, (key, "trainer.devices"), ways))
     return num_images
 
 

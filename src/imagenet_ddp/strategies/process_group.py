@@ -13,27 +13,24 @@ from torch import distributed
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 
 
-def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = False) -> list[str]:
-    """Return an error if several processes cannot train with these options; [] if they can.
+def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = False) -> list[Mistake]:
+    """Return a mistake if several processes cannot train with these options; [] if they can.
 
     kind: cpu, cuda or mps.
     """
     key, backend = "strategy.process_group_backend", strategy.process_group_backend
     if kind == "mps":
-        return [
-            "trainer.accelerator must be cpu or cuda for several processes, because Lightning does not support "
-            "DistributedDataParallel on MPS, got mps. Hint: set trainer.devices=1 and trainer.num_nodes=1, or set "
-            "trainer.accelerator=cpu."
-        ]
+        allowed = "cpu or cuda for several processes, because Lightning has no DistributedDataParallel on MPS"
+        ways = setting("trainer.devices=1", "trainer.num_nodes=1"), setting("trainer.accelerator=cpu")
+        return [must_be("trainer.accelerator", allowed, "mps", *ways)]
     if sync_batchnorm and kind == "cpu":
-        return [
-            "trainer.sync_batchnorm=true needs GPUs, because torch's SyncBatchNorm does not run on CPUs. "
-            "Hint: set trainer.sync_batchnorm=false."
-        ]
+        what = "trainer.sync_batchnorm=true needs GPUs, because torch's SyncBatchNorm does not run on CPUs"
+        return [Mistake(what, ("trainer.sync_batchnorm",), (setting("trainer.sync_batchnorm=false"),))]
     if backend == "nccl" and kind == "cpu":
-        return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
+        return [Mistake(f"{key}=nccl is for GPUs, but this run uses CPUs", (key,), (setting(f"{key}=null"),))]
     return []
 
 

@@ -14,6 +14,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.training.trial_step import make_training
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
@@ -33,10 +34,12 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
         message = f"trainer.batch_finder: the resumed run keeps data.batch_size={config.data.batch_size}."
         return replace(job, messages=(*job.messages, message))
     if plan.accelerator.value != "cuda":
-        raise ConfigError(
+        what = (
             "trainer.batch_finder=true needs an NVIDIA or AMD GPU, whose memory limits the batch, but the device is "
-            f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
+            f"{plan.accelerator.value}"
         )
+        way = setting("trainer.batch_finder=false", "data.batch_size=32")
+        raise ConfigError(Mistake(what, ("trainer.batch_finder", "trainer.accelerator"), (way,)))
     copies = (plan.place.world_size > 1) + (config.averaging.name != "none")
     step = cuda_step(config, plan.precision.value, plan.device, copies)
     found, rank = smallest(world, largest_batch(step), config.strategy.timeout_s)

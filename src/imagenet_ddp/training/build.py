@@ -31,6 +31,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.launch.resume import changes, prolongs, refuse_other_data
 from imagenet_ddp.launch.world import World
+from imagenet_ddp.mistakes import must_be, setting
 from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size, require_logits
@@ -211,9 +212,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
-            raise ConfigError(
-                f"callbacks.checkpoint must be set to resume {job.checkpoint}, got none. Hint: set callbacks=default."
-            )
+            allowed = f"set to resume {job.checkpoint}"
+            raise ConfigError(must_be("callbacks.checkpoint", allowed, "none", setting("callbacks=default")))
         # nothing is left to train if the training had ended, and the process died before it wrote summary.json, unless
         # the options now set another end
         ended_by = stored[KEY].get("ended_by")

@@ -22,6 +22,7 @@ from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import folder_of
 from imagenet_ddp.launch.trained_model import find_other
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun
 
@@ -80,10 +81,11 @@ def choose(source: Source, data: DataConfig, contents: Mapping[str, Any], origin
     if folder_of(data, is_train=False) == folder_of(before, is_train=True):  # with data.val_fraction=null
         return f"{counted} were trained on."
     if is_trained.all():
-        raise ConfigError(
+        what = (
             f"data.root must have images that {origin} was not trained on, but it was trained on all "
-            f"{len(images):,}{where(images.location)}. Hint: set data.root=FOLDER to other images."
+            f"{len(images):,}{where(images.location)}"
         )
+        raise ConfigError(Mistake(what, ("data.root",), (setting("data.root=FOLDER", aim="to other images"),)))
     source.val = images.subset(np.flatnonzero(~is_trained))
     return f"{counted} are left out, because the checkpoint was trained on them."
 
@@ -103,11 +105,15 @@ def _only_held_out(source: Source, keys: ImageKeys | None, contents: Mapping[str
     all_keys = _keys_of(whole)
     is_held_out, is_trained = np.isin(all_keys, keys.held_out), np.isin(all_keys, keys.trained)
     if not is_held_out.any():
-        raise ConfigError(
+        what = (
             f"the data must have images that the training of {origin} held out, but none of the {len(whole):,}{place} "
-            "is one of these, by its content. Hint: set data.root=FOLDER to images that it has not seen, or "
-            "data.val_fraction=null to score all of these, on which it may have been trained."
+            "is one of these, by its content"
         )
+        ways = (
+            setting("data.root=FOLDER", aim="to images that it has not seen"),
+            setting("data.val_fraction=null", aim="to score all of these, on which it may have been trained"),
+        )
+        raise ConfigError(Mistake(what, ("data.root", "data.val_fraction"), ways))
     source.val = whole.subset(np.flatnonzero(is_held_out))
     source.train = whole.subset(np.flatnonzero(~is_held_out))
     others = len(whole) - len(source.val) - int(is_trained.sum())

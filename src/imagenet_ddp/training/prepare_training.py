@@ -17,6 +17,7 @@ from imagenet_ddp.data.transforms import last_train_size
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.trained_model import find_other
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
@@ -73,10 +74,8 @@ def prepare_training(
         say(sentence)
     if model.freeze:
         if not heads:
-            raise ConfigError(
-                f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none. "
-                "Hint: set model.freeze=null."
-            )
+            what = f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none"
+            raise ConfigError(Mistake(what, ("model.freeze",), (setting("model.freeze=null"),)))
         if model.unfreeze_epoch is None:  # else the optimizer and DistributedDataParallel need all parameters
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, heads))

@@ -14,6 +14,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import last_train_size, mean_and_std, normalise
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.devices import choose_cudnn_benchmark
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import create_model, require_batch
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
 
@@ -75,8 +76,7 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
         training.forward(net).backward()
         training.optimize()
     except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"a step of {data.batch_size} images of {size} pixels does not fit into the memory of {device}. "
-            f"Hint: set data.batch_size={max(data.batch_size // 2, 1)} trainer.accumulate_grad_batches=2."
-        ) from error
+        what = f"a step of {data.batch_size} images of {size} pixels does not fit into the memory of {device}"
+        way = setting(f"data.batch_size={max(data.batch_size // 2, 1)}", "trainer.accumulate_grad_batches=2")
+        raise ConfigError(Mistake(what, ("data.batch_size",), (way,))) from error
     return training

@@ -21,6 +21,7 @@ from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.stored_config import folder_of
 from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.launch.world import World
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.layers import ClassSubset
@@ -55,10 +56,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
     num_images, num_classes = len(data.val_images), len(data.source.classes)
     metric_names, real_labels = config.metrics or [], None
     if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
-        raise ConfigError(
-            f"metrics=[auroc] requires at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. "
-            "Hint: leave auroc out of metrics."
-        )
+        what = f"metrics=[auroc] requires at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}"
+        others = f"metrics=[{','.join(name for name in metric_names if name != 'auroc')}]"
+        raise ConfigError(Mistake(what, ("metrics",), (setting(others),)))
     if config.real_labels:
         real_labels = reassessed_labels(Path(config.real_labels), map(data.val_images.path, range(num_images)))
     module = build.make_module(plan, classes, num_images)

@@ -22,6 +22,7 @@ from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Config, choose_precision, image_statistics
 from imagenet_ddp.launch.stored_config import model_title
 from imagenet_ddp.launch.trained_model import TrainedModel
+from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
@@ -198,10 +199,8 @@ def make_predictor(
         functions = [torch.as_tensor(each, device=device) for each in (reference.weight, reference.bias)]
 
     if keep_features and only_linear(net, heads) is None:
-        raise ConfigError(
-            f"label_next needs a net that ends in one linear layer, but {config.model.name} does not. "
-            "Hint: leave label_next out."
-        )
+        what = f"label_next needs a net that ends in one linear layer, but {config.model.name} does not"
+        raise ConfigError(Mistake(what, ("label_next",), (without("label_next"),)))
 
     def normalised(images: list[Tensor]) -> Tensor:
         """Return images, each uint8 (3, image_size, image_size), as a normalised batch on the device."""

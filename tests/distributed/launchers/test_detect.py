@@ -216,7 +216,7 @@ def test_a_node_without_gpus_has_one_process():
          "must equal cluster.world_size (4), got 2 × 3 = 6. Hint: leave trainer."),
         (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "must equal WORLD_SIZE (5), got 2 × 2 = 4 (LOCAL_WORLD_SIZE is 2)."),
         # a launcher's world stands
-        (TORCHRUN_2, "cluster.rank=2 cluster.world_size=4", "torchrun assigns the ranks. Hint: leave cluster.rank, "
+        (TORCHRUN_2, "cluster.rank=2 cluster.world_size=4", "torchrun assigns the ranks. Hint: leave cluster.rank and "
          "cluster.world_size out."),
         (STEP, "cluster.node_rank=0", "SLURM job 4711 assigns the ranks. Hint: leave cluster.node_rank out."),
         (TORCHRUN_2, "cluster.address=b:29511", "torchrun determines the rendezvous address, but "),

@@ -130,7 +130,8 @@ def test_several_commands_are_never_taken_for_one(environ: dict[str, str], left_
 @pytest.mark.parametrize(
     ("environ", "line", "said"),
     [
-        (PYTORCHJOB, "num_nodes=4", "Kubeflow has 2 machines (PET_NNODES), but trainer.num_nodes is 4. Hint: leave it"),
+        (PYTORCHJOB, "num_nodes=4", "Kubeflow has 2 machines (PET_NNODES), but trainer.num_nodes is 4. Hint: leave "
+         "trainer.num_nodes out"),
         ({"PET_NNODES": "1:4"}, "", "Kubeflow has 4 machines (PET_NNODES): trainer.num_nodes=4 needs a rendezvous"),
         ({"FLUX_JOB_SIZE": "2"}, "", "FLUX_JOB_SIZE=2 mean one command per process, but these values are not set: "
          "FLUX_TASK_RANK, LOCAL_RANK, MASTER_ADDR"),

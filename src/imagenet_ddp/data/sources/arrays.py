@@ -10,6 +10,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 
@@ -35,10 +36,9 @@ def open_arrays(
     try:
         return _read(file, names)
     except _DAMAGED as error:
-        raise ConfigError(  # pickled objects, which are not loaded, links that lead nowhere, sizes that cannot be
-            f"{file} must hold the arrays {', '.join(names)}, but reading them failed: {first_line(error)}. "
-            "Hint: set data.root=FILE.npz."
-        ) from error
+        # pickled objects, which are not loaded, links that lead nowhere, sizes that cannot be
+        what = f"{file} must hold the arrays {', '.join(names)}, but reading them failed: {first_line(error)}"
+        raise ConfigError(Mistake(what, ("data.root",), (setting("data.root=FILE.npz"),))) from error
 
 
 def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
@@ -124,10 +124,8 @@ def _open(file: Path) -> Any:
 
         return h5py.File(file, "r")
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"data.root must be a .npz, .h5 or .hdf5 file, but reading {file} failed: {error}. "
-            "Hint: set data.root=FILE.npz."
-        ) from error
+        what = f"data.root must be a .npz, .h5 or .hdf5 file, but reading {file} failed: {error}"
+        raise ConfigError(Mistake(what, ("data.root",), (setting("data.root=FILE.npz"),))) from error
 
 
 class ArrayImages(Images):

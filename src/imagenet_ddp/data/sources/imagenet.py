@@ -15,6 +15,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Scan, Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import class_list, count_noun, shorten_list
 
@@ -79,10 +80,12 @@ def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray
         known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
     unknown = [name for name in source.classes if one_form(name) not in known]
     if unknown:
-        raise ConfigError(
+        what = (
             f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
-            f"{class_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
+            f"{class_list(unknown)}"
         )
+        way = setting("data.root=FOLDER", aim=f"to data that has only classes of {origin}")
+        raise ConfigError(Mistake(what, ("data.root",), (way,)))
     return np.array([known[one_form(name)] for name in source.classes], dtype=np.int64)
 
 
@@ -118,9 +121,7 @@ def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
     for path in paths:
         number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
         if number is None or not 1 <= int(number[1]) <= len(labels):
-            raise ConfigError(
-                f"real_labels requires images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
-                "Hint: set real_labels=null."
-            )
+            what = f"real_labels requires images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}"
+            raise ConfigError(Mistake(what, ("real_labels",), (setting("real_labels=null"),)))
         found.append(labels[int(number[1]) - 1])
     return found

@@ -33,6 +33,7 @@ from imagenet_ddp.data.sources.pack_format import (
     wrong_sizes,
 )
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, must_be
 from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed
 from imagenet_ddp.system.text import count_noun, shorten_list
@@ -217,9 +218,8 @@ class Packed(SourceType):
     def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Compare the sizes of files, but not their bytes."""
         if not data.root:
-            raise ConfigError(
-                f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes."
-            )
+            way = Fix(("data.root=FOLDER",), said=f"set data.root=FOLDER, which `{PACK}` makes")
+            raise ConfigError(must_be("data.root", "a packed folder", "null", way))
         folder = Path(data.root)
         manifest = read_manifest(folder)
         found = missing_features(manifest, str(folder), data, verb)

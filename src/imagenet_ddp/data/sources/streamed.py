@@ -38,7 +38,7 @@ from imagenet_ddp.data.sources.pack_format import (
 )
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix
+from imagenet_ddp.mistakes import Fix, Mistake, setting
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256
 from imagenet_ddp.system.packages import missing_package
@@ -262,10 +262,8 @@ def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: DataConfi
     try:
         cache = ShardCache(url, data.args, folder, max_bytes)
     except OSError as error:
-        raise ConfigError(
-            f"data.cache_dir ({folder.parent}) must be writable, but is not: {error.strerror}. Hint: set "
-            "data.cache_dir=FOLDER."
-        ) from error
+        what = f"data.cache_dir ({folder.parent}) must be writable, but is not: {error.strerror}"
+        raise ConfigError(Mistake(what, ("data.cache_dir",), (setting("data.cache_dir=FOLDER"),))) from error
     if max_bytes is None:
         needed = sum(file.num_bytes for split in splits for file in split.shards if not cache.is_there(file))
         if needed > (free := shutil.disk_usage(folder).free):

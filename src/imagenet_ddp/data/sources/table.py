@@ -24,6 +24,7 @@ from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS, map_concurrently
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
@@ -278,15 +279,13 @@ def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
     return found + rows_message(rule, repeated, "correct those rows, or remove them")
 
 
-def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str]:
+def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str | Mistake]:
     val_fraction = data.val_fraction
     if val_fraction is not None and "split" in table.columns:
-        return [
-            f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column. Hint: set "
-            "data.val_fraction=null."
-        ]
+        what = f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column"
+        return [Mistake(what, ("data.val_fraction", "data.root"), (setting("data.val_fraction=null"),))]
     needed = ("train",) if val_fraction is not None else ("val",) if verb == "evaluate" else SPLITS
-    found = [
+    found: list[str | Mistake] = [
         f"{table.file} must have rows whose split is {name}, but has none. Hint: correct its column `split`, or leave "
         "it out and set data.val_fraction=0.1, the share of each class that is kept for validation."
         for name in needed

@@ -22,10 +22,9 @@ def detect(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
     """Return the place of the first row that matches. Raises ConfigError if the row or the options are refused."""
     found, cluster = _first_row(request, environ), request.cluster
     if request.one_process and not found.is_alone:
-        raise ConfigError(
-            f"strategy={request.one_process} runs in one process, but {found.launcher} requests several. "
-            "Hint: set strategy=ddp, or start the command once, without a launcher."
-        )
+        what = f"strategy={request.one_process} runs in one process, but {found.launcher} requests several"
+        hint = "start the command once, without a launcher"
+        raise ConfigError(Mistake(what, ("strategy",), (setting("strategy=ddp"),), hint))
     secret = None if found.is_alone else read_secret(cluster.secret_file, environ)
     known = {"job_id": cluster.job_id or found.job_id, "run_key": _run_key(environ, found), "secret": secret}
     return replace(found, hosts_move="KUBERNETES_SERVICE_HOST" in environ, **known)
@@ -42,9 +41,8 @@ def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
         if found := _typed_rank(request, environ):
             return found
     elif given := typed_ranks(cluster):
-        raise ConfigError(
-            f"{assigned_by} assigns the ranks. Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
-        )
+        keys = tuple(f"cluster.{key}" for key in given)
+        raise ConfigError(Mistake(f"{assigned_by} assigns the ranks", keys, (without(*keys),)))
     is_rank = in_torchrun or {"RANK", "LOCAL_RANK"} <= environ.keys() or row or step
     if any_launcher and not is_rank and request.num_nodes != 1 and (found := _machine(request, environ)):
         return found
@@ -83,10 +81,8 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> Pl
         if cluster.name != "env" or per_node:
             return None
     if in_torchrun and cluster.address:
-        raise ConfigError(
-            f"torchrun determines the rendezvous address, but cluster.address is {cluster.address}. "
-            "Hint: leave cluster.address out."
-        )
+        what = f"torchrun determines the rendezvous address, but cluster.address is {cluster.address}"
+        raise ConfigError(Mistake(what, ("cluster.address",), (without("cluster.address"),)))
     if by_node and request.num_nodes is not None and not (in_torchrun or "LOCAL_RANK" in environ):
         counts_machines = environ.get("WORLD_SIZE") == str(request.num_nodes)
         if counts_machines or ("RANK" not in environ and request.num_nodes > 1):
@@ -140,9 +136,8 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> Place | None
     started = f"{row.name} has {num} machines ({row.num})"
     only_here = "set trainer.num_nodes=1 to train on this machine only"
     if request.num_nodes not in (None, num):
-        raise ConfigError(
-            f"{started}, but trainer.num_nodes is {request.num_nodes}. Hint: leave it out, or {only_here}."
-        )
+        what, keys = f"{started}, but trainer.num_nodes is {request.num_nodes}", ("trainer.num_nodes",)
+        raise ConfigError(Mistake(what, keys, (without("trainer.num_nodes"),), only_here))
     if not row.is_started:
         if request.num_nodes is not None:
             return None

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from imagenet_ddp.distributed.place import DEFAULT_PORT, Address
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 
 EXAMPLES = {"tcp": f"tcp://HOST:{DEFAULT_PORT}", "file": "file:///PATH"}  # by cluster.name
 
@@ -51,16 +52,13 @@ def requested_address(cluster: Cluster, environ: Mapping[str, str]) -> Address |
     """
     name, text = cluster.name, cluster.address
     if name == "env" and text is not None:
-        raise ConfigError(
-            f"cluster=env reads the address from MASTER_ADDR, but cluster.address is {text}. "
-            "Hint: leave cluster=env out."
-        )
+        what = f"cluster=env reads the address from MASTER_ADDR, but cluster.address is {text}"
+        raise ConfigError(Mistake(what, ("cluster", "cluster.address"), (without("cluster=env"),)))
     address = None if text is None else parse(text, "cluster.address", environ.get("MASTER_PORT"))
     if name in EXAMPLES and (address is None or (name == "file") != (address.file is not None)):
-        raise ConfigError(
-            f"cluster={name} needs cluster.address={EXAMPLES[name]}, got {text or 'no address'}. Hint: set this "
-            f"address, or leave cluster={name} out."
-        )
+        example = f"cluster.address={EXAMPLES[name]}"
+        what = f"cluster={name} needs {example}, got {text or 'no address'}"
+        raise ConfigError(Mistake(what, ("cluster", "cluster.address"), (setting(example), without(f"cluster={name}"))))
     return address or from_environment(environ)
 
 
@@ -86,10 +84,8 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
     if found is None:
         # torch would drop the host of file://host/path and use /path, which is a different file
         example = EXAMPLES["file" if text.startswith("file:") else "tcp"]
-        raise ConfigError(
-            f"{key} must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH, got {text}. "
-            f"Hint: set {key}={example}."
-        )
+        allowed = "tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH"
+        raise ConfigError(must_be(key, allowed, text, setting(f"{key}={example}")))
     host = found[1].strip("[]")
     port, where = found[2], f"the port of {key}"
     if port is None:

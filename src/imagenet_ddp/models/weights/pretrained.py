@@ -17,6 +17,7 @@ from torch import Tensor
 from imagenet_ddp.config.paths import HUB, is_file, is_remote
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.weights import facts as weight_facts
 from imagenet_ddp.models.weights.download import from_url
@@ -80,10 +81,9 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
     try:
         stored = _content(path)
     except FileNotFoundError:
-        raise ConfigError(
-            f"{key} must be a file of weights, but {path} does not exist. "
-            f"Hint: set {key}=DEFAULT to load the weights of the library."
-        ) from None
+        what = f"{key} must be a file of weights, but {path} does not exist"
+        way = setting(f"{key}=DEFAULT", aim="to load the weights of the library")
+        raise ConfigError(Mistake(what, (key,), (way,))) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
     tensors = _tensors(stored)
@@ -136,10 +136,8 @@ def _of_torchvision(key: str, weights: str, name: str) -> Weights:
     try:
         entry = kinds[weights]
     except KeyError:
-        raise ConfigError(
-            f"{key} must be a file, or one of torchvision's weights for {name} "
-            f"({', '.join(kinds.__members__)}), got {weights}. Hint: set {key}=DEFAULT."
-        ) from None
+        allowed = f"a file, or one of torchvision's weights for {name} ({', '.join(kinds.__members__)})"
+        raise ConfigError(must_be(key, allowed, weights, setting(f"{key}=DEFAULT"))) from None
     file = entry.url.rpartition("/")[2]
     digest = re.search(r"-([0-9a-f]+)\.", file)  # resnet18-f37072fd.pth
     path = from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
@@ -158,7 +156,7 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
         tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name.partition('.')[0]}.*")]
         known = f", or one of timm's weights for {name} ({shorten_list(tags, 8)})"
         why = known if tags else f", because timm publishes no weights for {name}"
-        raise ConfigError(f"{key} must be a file{why}, got {weights}. Hint: set {key}={tags[0] if tags else 'PATH'}.")
+        raise ConfigError(must_be(key, f"a file{why}", weights, setting(f"{key}={tags[0] if tags else 'PATH'}")))
     path = from_timm(f"{key}={weights}", config)
 
     def read() -> Mapping[str, Tensor]:

@@ -7,6 +7,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig, TeacherConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.teacher import Teacher
@@ -39,16 +40,18 @@ def make_teacher(
     if "config" in weights.contents and teacher.name is None:  # a checkpoint of this program
         model = to_config({**model, **weights.contents["config"]["model"]}, ModelConfig)
     if model.target:  # the file names code to call, which the check of allow_targets has not seen
-        raise ConfigError(
+        what = (
             f"teacher.weights must belong to a network of torchvision or timm, but {weights.origin} belongs to "
-            f"{model.target}. Hint: set teacher.weights=null."
+            f"{model.target}"
         )
+        raise ConfigError(Mistake(what, ("teacher.weights",), (setting("teacher.weights=null"),)))
     if own != (tuple(mean), tuple(std)):
-        raise ConfigError(
+        what = (
             f"teacher.weights were trained with mean {shown(own[0])} and std {shown(own[1])}, but data.mean is "
-            f"{shown(mean)} and data.std is {shown(std)}. "
-            f"Hint: set 'data.mean={shown(own[0])}' and 'data.std={shown(own[1])}'."
+            f"{shown(mean)} and data.std is {shown(std)}"
         )
+        way = setting(f"data.mean={shown(own[0])}", f"data.std={shown(own[1])}")
+        raise ConfigError(Mistake(what, ("teacher.weights", "data.mean", "data.std"), (way,)))
     net = create_model(model, num_classes, 0, data.image_size)
     sentence, head_fits = load_weights_into(net, weights, head_names(net, num_classes), classes)
     if not head_fits:
