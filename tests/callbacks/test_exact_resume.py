@@ -248,7 +248,7 @@ def test_best_holds_the_weights_that_scored(tmp_path: Path, keys: dict[str, Any]
     )
     best, weights = max(watch.scores, key=lambda pair: pair[0])
     stored = read(checkpoint.best_path)
-    assert stored[KEY]["best_top1"] == checkpoint.best.value == pytest.approx(best)
+    assert stored[KEY]["best_score"] == checkpoint.best.value == pytest.approx(best)
     assert torch.equal(stored["state_dict"]["net.0.weight"], weights)
     assert stored[KEY]["kind"] == ("mid_epoch" if keys else "epoch_end")
 

@@ -76,7 +76,7 @@ def test_an_experiment_may_be_added():
 
 def test_hydra_answers_by_itself(tmp_path: Path):
     for option in ("--help", "--hydra-help", "--version", "--shell-completion", "--cfg=job", "--info"):
-        assert asked(option).passthrough
+        assert asked(option).only_prints
     (tmp_path / "program.py").write_text("""
 import hydra, sys
 from imagenet_ddp.cli.parse import command_line

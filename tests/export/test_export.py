@@ -114,7 +114,7 @@ def test_files_give_the_probabilities_of_the_checkpoint(
     seen = metadata["eval_transform"]
     assert (seen["image_size"], seen["val_resize"], seen["interpolation"]) == (32, 40, "bicubic")
     assert seen["val_mirror"] is True and len(seen["mean"]) == len(seen["std"]) == 3
-    assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"])
+    assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_score"])
     assert (metadata["preprocessing"], metadata["comparison"]["num_images"]) == ("inside", 11)
 
 
@@ -184,7 +184,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     assert (head["library_name"], head["pipeline_tag"]) == ("onnx", "image-classification")
     assert (head["license"], head["datasets"], head["metrics"]) == ("apache-2.0", [tree.name], ["accuracy"])
     (result,) = head["model-index"][0]["results"]
-    top1 = read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"]
+    top1 = read(files.parent / "checkpoints/best.ckpt")[KEY]["best_score"]
     assert result["metrics"][0] == {"type": "accuracy", "name": "top-1", "value": round(top1, 4)}
     assert f"\n# resnet18 trained on {tree.name}\n" in text
     assert str(tree) not in text, "where the images lie is nobody's concern"
@@ -252,7 +252,7 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
         transform = EvalTransform.of_stored({**contents["eval_transform"], "val_mirror": mirror})
         return _metadata(config, load(config, tmp_path / "x.ckpt"), transform)["top1"]
 
-    assert top1(stored["global_step"]) == contents["best_top1"]
+    assert top1(stored["global_step"]) == contents["best_score"]
     assert top1(stored["global_step"] - 1) is None
     assert top1(stored["global_step"], not contents["eval_transform"]["val_mirror"]) is None
 

@@ -64,7 +64,7 @@ def test_timm_and_this_project_read_what_was_pushed(
         seen = stored[KEY]["eval_transform"]
         assert weights.facts.data == {key: seen[key] for key in weights.facts.data}
     data: Any = ModelCard(found["README.md"].decode()).data
-    assert data.library_name == "timm" and data.eval_results[0].metric_value == round(stored[KEY]["best_top1"], 4)
+    assert data.library_name == "timm" and data.eval_results[0].metric_value == round(stored[KEY]["best_score"], 4)
     assert 'timm.create_model("hf_hub:me/net", pretrained=True)' in found["README.md"].decode()
 
 

@@ -117,7 +117,8 @@ def test_the_rule_of_scaling_is_timms(name: str):
     is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adafactor", "adan", "lamb")
     assert scaling_rule(optim(name=name)) == ("sqrt" if is_sqrt else "linear")
     assert scaling_rule(optim(name=name, scaling="none")) == "none"
-    assert scaling_rule(optim(_target_="torch.optim.Adamax")) == "sqrt"
+    own = optim(_target_="torch.optim.Adamax")  # a recipe's reference_batch is not meant for it
+    assert scaling_rule(own) == "none" and scaling_rule(optim(_target_="torch.optim.Adamax", scaling="sqrt")) == "sqrt"
 
 
 @pytest.mark.parametrize("file", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda file: file.stem)

@@ -90,7 +90,9 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path) -> None:
     done = run("train", *options, *OWN, code=0)
     assert "Data: mine.shades, 24 training and 6 validation images of 3 classes" in done.stdout
     stored = torch.load(tmp_path / "r/checkpoints/best.ckpt", weights_only=True)["imagenet_ddp"]
-    assert stored["monitor"] == "val/brier" and stored["best_top1"] > 0 and list((tmp_path / "r").rglob("hparams.yaml"))
+    assert (
+        stored["monitor"] == "val/brier" and stored["best_score"] > 0 and list((tmp_path / "r").rglob("hparams.yaml"))
+    )
     assert (
         "optimizer mine.Signs," in done.stdout
         and "schedule mine.steep, loss mine.Hinge, steps of mine.Mine." in done.stdout

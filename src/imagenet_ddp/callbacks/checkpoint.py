@@ -175,7 +175,7 @@ class ResumeCheckpoint(Checkpoint):
             **self.contents,
             "version": __version__,
             "format": FORMAT,
-            "best_top1": self.best.value,
+            "best_score": self.best.value,
             "best_epoch": self.best.epoch,
             "best_step": self.best.step,
             "monitor": self.best.monitor,

@@ -52,7 +52,7 @@ class LearningRate(L.Callback):
                     epoch + (passed + step) // steps + (passed + step) % steps / steps
                 )
 
-            until = "" if left == math.inf else f", {rate(left - 1):.3g} in step {done + left}, the last"
+            until = "" if left in (1, math.inf) else f", {rate(left - 1):.3g} in step {done + left}, the last"
             # sampled, because a run may have millions of steps
             last = int(left) if left < math.inf else 100 * steps
             peak_at = max(range(0, last, max(1, last // MOST_RATES)), key=rate)

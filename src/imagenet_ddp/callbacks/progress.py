@@ -9,7 +9,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.config.figures import Figure, as_words
+from imagenet_ddp.config.figures import FIGURES, Figure, as_words, figure_of
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -93,7 +93,8 @@ class Progress(L.Callback):
         train = {name: metrics[name] for each in figures[:2] if (name := f"train/{each.name}") in metrics}
         parts[0] += f": train {as_words(figures, named(train))}"
         if scores := self._train_log.scores:
-            parts += [f"val {as_words(figures, named(scores))}"]
+            own = [each for each in map(figure_of, scores) if each.name not in FIGURES]  # of a module or callback
+            parts += [f"val {as_words([*figures, *own], named(scores))}"]
             if best.value is not None:
                 words = as_words(figures, named({best.monitor: best.value}))
                 parts += [f"best {words or f'{best.monitor} {best.value:.4g}'}"]

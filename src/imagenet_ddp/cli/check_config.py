@@ -11,7 +11,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_launch
-from imagenet_ddp.cli.compose import Job, selected
+from imagenet_ddp.cli.compose import Composed, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import own_code, stored
@@ -80,7 +80,7 @@ class Checked(NamedTuple):
 
 
 def check_job(
-    job: Job, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool, opens: bool
+    job: Composed, environ: Mapping[str, str], verb: str, typed: Sequence[str], *, is_multirun: bool, opens: bool
 ) -> None:
     """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set. opens: whether
     train and evaluate go on to open the images."""
@@ -92,7 +92,7 @@ def check_job(
     job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
 
 
-def check_job_elsewhere(job: Job, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
+def check_job_elsewhere(job: Composed, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
     """Add to a job its mistakes in the options of a training on other machines, whose GPUs and disks are unknown
     here."""
     config = job.config

@@ -69,7 +69,7 @@ def request(verb: str, argv: list[str] | None = None) -> Request:
     None means sys.argv."""
     with said_while_slow("Checking the options and the images"):
         found = command_line(verb, sys.argv[1:] if argv is None else argv, os.environ)
-    if found.passthrough:
+    if found.only_prints:
         _print_only(found)
         sys.exit(0)
     return found

@@ -33,7 +33,7 @@ RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set k
 
 
 @dataclass
-class Job:
+class Composed:
     """One job of a command line, composed.
 
     config: of all options that fit, without the hydra node; interpolations are unresolved. hydra: the hydra node, in
@@ -53,7 +53,7 @@ class Job:
 
 def compose(
     verb: str, files: Files, jobs: Sequence[Sequence[Option]], wrong: Set[str]
-) -> tuple[list[Job], list[Mistake]]:
+) -> tuple[list[Composed], list[Mistake]]:
     """Compose the jobs of a command line. Return (jobs, mistakes in the files of --config-dir). wrong: keys of words
     that are mistakes."""
     done = [_job(verb, files, options, wrong) for options in jobs]
@@ -65,7 +65,7 @@ def compose(
     return done, in_files
 
 
-def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) -> Job:
+def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) -> Composed:
     """Compose one job in layers: the defaults, the recipe of the data, the experiment, what is chosen on the command
     line, its values, and what follows from the data.
 
@@ -102,7 +102,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
         bare.pop("hydra", None)
-    return Job(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
+    return Composed(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
 
 
 def _over_stored(option: Option) -> Option:
@@ -113,13 +113,13 @@ def _over_stored(option: Option) -> Option:
     return replace(option, sign="++", value=None if option.sign == "~" else option.value)
 
 
-class _Composed(NamedTuple):
+class _Layers(NamedTuple):
     config: DictConfig  # with the hydra node
     mistakes: list[Mistake]
     wrong: set[str]
 
 
-def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Composed:
+def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Layers:
     chosen = [option for option in options if option.for_hydra]
     if any(each.key == "data._target_" for each in options) and not any(
         each.key in ("data", "recipe") for each in chosen
@@ -159,7 +159,7 @@ def _takes_stored_data(verb: str, config: DictConfig) -> bool:
     return verb in (*commands.USE_MODEL, "evaluate") or bool(has_checkpoint)
 
 
-def _missing_data_options(verb: str, job: _Composed, options: Sequence[Option]) -> list[str]:
+def _missing_data_options(verb: str, job: _Layers, options: Sequence[Option]) -> list[str]:
     """Return the options to type if data.root is typed without data=. That folder holds the user's images, among which
     the default, data=shapes, would generate its own. Return [] if a checkpoint, an experiment or a _target_ determines
     the data."""
@@ -190,7 +190,7 @@ def _content(files: Files, group: str, name: str) -> Mapping[str, Any]:
     return {}
 
 
-def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Composed:
+def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Layers:
     """Compose the files alone. Hydra stops at its first error: if it refuses the choices as a whole, they are added one
     by one."""
     # Hydra would silently ignore an unknown recipe, because a data source of your own has none
@@ -198,7 +198,7 @@ def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Composed:
     found, wrong = [refused(each, HydraException(), verb, files) for each in unknown], {each.key for each in unknown}
     left, kept = [each for each in chosen if each not in unknown], list[Option]()
     with contextlib.suppress(Exception):  # the mistakes are found below
-        return _Composed(files.compose([each.for_hydra for each in left], RunMode.RUN), found, wrong)
+        return _Layers(files.compose([each.for_hydra for each in left], RunMode.RUN), found, wrong)
     try:
         config = files.compose([], RunMode.RUN)
     except Exception as error:
@@ -211,7 +211,7 @@ def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Composed:
         except Exception as error:
             found.append(refused(option, error, verb, files))
             wrong.add(option.key)
-    return _Composed(config, found, wrong)
+    return _Layers(config, found, wrong)
 
 
 def _is_unknown_name(option: Option, files: Files) -> bool:

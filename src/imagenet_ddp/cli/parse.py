@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from imagenet_ddp.cli import check_config, options, words
-from imagenet_ddp.cli.compose import Job, compose
+from imagenet_ddp.cli.compose import Composed, compose
 from imagenet_ddp.cli.options import Files, Typed
 from imagenet_ddp.cli.request import RefusedError as RefusedError
 from imagenet_ddp.cli.request import Request, accepted
@@ -67,7 +67,7 @@ def read_single_process(
     return request, config, found + validate_group(verb, config[verb], verb)
 
 
-def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Job], list[Mistake]]:
+def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed], list[Mistake]]:
     """Return (the words, the options, the jobs, the mistakes in the files of --config-dir) of a command line."""
     with hold_signals():
         commands.register(verb)  # even for --help, which composes the config

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli.compose import Job
+from imagenet_ddp.cli.compose import Composed
 from imagenet_ddp.cli.options import Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.data.sources.base import Scan
@@ -23,7 +23,7 @@ class Request:
     typed: list[str]  # the key=value options of argv
     options: list[Option]  # the same, read
     multirun: bool
-    passthrough: bool  # something is only printed (--help, --cfg, ...) and no job runs
+    only_prints: bool  # something is only printed (--help, --cfg, ...) and no job runs
     shown: str | None = None  # the value of --cfg
     is_resolved: bool = False  # --resolve
     names: list[str] = field(default_factory=lambda: [""])  # with -m: the options that distinguish each job
@@ -55,7 +55,7 @@ class RefusedError(ConfigError):
         self.request = request
 
 
-def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Job], in_files: Sequence[Mistake]) -> Request:
+def accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], in_files: Sequence[Mistake]) -> Request:
     """Return the request if it has no mistake. Raises RefusedError with all mistakes: those of words and options, those
     in files, and those of the jobs."""
     request = Request(

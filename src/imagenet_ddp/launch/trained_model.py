@@ -34,7 +34,7 @@ class TrainedModel:
 
     origin: the file, or the name of the weights in their library. what: how long it was trained, for the log.
     weights: tensors by the net's own names. contents: this project's part of a checkpoint; {} for other weights.
-    is_best: whether these are the weights of contents["best_top1"]. has_names: whether the names of the classes are
+    is_best: whether these are the weights of contents["best_score"]. has_names: whether the names of the classes are
     known, else they are numbers. notes: lines for the log. epochs: those that were trained; None if unknown.
     """
 

@@ -1,4 +1,5 @@
-"""Compute the learning rate as a function of the elapsed epochs."""
+"""Scale optim.lr to the global batch, choose the warm-up, and compute the factor on the learning rate as a function of
+the elapsed epochs."""
 
 import math
 
@@ -19,13 +20,15 @@ def scaled_lr(optim: OptimConfig, global_batch_size: int) -> float:
 
 def scaling_rule(optim: OptimConfig) -> str:
     """Return linear (Goyal et al. 2017, arXiv:1706.02677), sqrt or none: optim.scaling, or timm's choice for the
-    optimizer. Without optim.reference_batch, nothing is scaled."""
+    optimizer. Nothing is scaled without optim.reference_batch, or by auto for an optimizer of the user's own, because
+    a recipe's reference_batch is not meant for it."""
     if optim.reference_batch is None:
         return "none"
     if optim.scaling != "auto":
         return optim.scaling
-    name = str(optim.target or optim.name).rpartition(".")[2].lower()
-    return "sqrt" if "ada" in name or "lamb" in name else "linear"
+    if optim.target:
+        return "none"
+    return "sqrt" if "ada" in optim.name or "lamb" in optim.name else "linear"
 
 
 def choose_warmup_epochs(
@@ -96,7 +99,9 @@ def scaling_words(optim: OptimConfig, global_batch_size: int) -> str:
     """Return a phrase that explains the value of scaled_lr."""
     reference, rule = optim.reference_batch, scaling_rule(optim)
     if rule == "none":
-        return f"not scaled ({'optim.scaling=none' if reference else 'optim.reference_batch=null'})"
+        if reference is None:
+            return "not scaled (optim.reference_batch=null)"
+        return f"not scaled ({'optim.scaling=none' if optim.scaling == 'none' else 'for an optimizer of your own'})"
     ratio = f"{global_batch_size}/{reference}"
     return f"{optim.lr:g} per {reference} images × {f'√({ratio})' if rule == 'sqrt' else ratio}"
 

@@ -275,7 +275,7 @@ _PARTS = {
     "command": _TEXT, "experiment": NULL | _TEXT, "folder": NULL | _TEXT, "images_digest": _TEXT,
     "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "ended_by": NULL | _TEXT,
     "threads": list_of(integer(1), "two integers", 2),
-    "best_top1": NULL | kind("a number", lambda value: isinstance(value, float)),
+    "best_score": NULL | kind("a number", lambda value: isinstance(value, float)),
     "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | _TEXT,
     "image_keys": NULL | kind("two lists of keys", _are_keys),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Say what a run will do and what it has done: the first and the last lines of its log, and summary.json."""
+"""Make the last lines of a run's log, and summary.json."""
 
 import math
 import shlex
@@ -30,7 +30,6 @@ from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, format_loss, percent, without_secrets
 from imagenet_ddp.training.build import Run
 
-FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
 SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
@@ -58,7 +57,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "experiment": job.experiment,
         "data": {"name": options.target or options.name, "folder": folder},
         "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, place.num_nodes),
-        **{name: float(metrics[name]) for name in parts.module.task.val_metrics if name in metrics},
+        **{name: float(value) for name, value in metrics.items() if name.startswith("val/")},
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
         **({"expected": head.estimate.plain} if head is not None and head.estimate is not None else {}),

@@ -47,7 +47,7 @@ class OptimConfig(OneOf):
         str,
         choice("auto", "linear", "sqrt", "none"),
         "How lr grows with the global batch; auto, as in timm: sqrt for lamb and names with ada (adamw, nadam), else "
-        "linear.",
+        "linear; none for your own.",
     ] = "auto"
     no_decay_on: Annotated[
         list[str] | None,
