@@ -1,5 +1,5 @@
-"""Define the errors that are shown to the user without a traceback, and turn exceptions that would end a run in silence
-into one of them."""
+"""Define the errors that are shown to the user without a traceback, and turn exceptions that would end a run without an
+error into one of them."""
 
 import functools
 import signal
@@ -76,16 +76,16 @@ def place_of(error: BaseException, skip: str = "") -> str:
 
 
 def silent_end(error: BaseException, who: str) -> str:
-    """Return the message for an exception that would have ended the run in silence. who: what raised it."""
+    """Return the message for an exception that would have ended the run without an error. who: what raised it."""
     return (
         f"{who} raised {type(error).__name__} ({place_of(error)}), which Python does not take for a failure: the run "
-        "would end in silence. Hint: raise another exception there, such as RuntimeError."
+        "would end without an error. Hint: raise another exception there, such as RuntimeError."
     )
 
 
 def reports_silent_ends(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that calls code of the user's own, so that an exception that would end the run in silence is
-    a RunError."""
+    """Decorate a function that calls code of the user's own, so that an exception that would end the run without an
+    error is a RunError."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

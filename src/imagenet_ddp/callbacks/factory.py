@@ -103,7 +103,7 @@ def make_loggers(config: CommonConfig, run_dir: Path, rank: int) -> list[Logger]
 def guard(own: T, base: type, say: Say = print_message) -> T:
     """Wrap the methods of a callback or logger of the user's own that override those of base, and return it.
     KeyboardInterrupt is then a stop as by Ctrl-C: the step is completed, and the run saves. What else would end a loop
-    of Lightning or the process in silence is a RunError."""
+    of Lightning or the process without an error is a RunError."""
     cls = type(own)
     if cls.__module__.partition(".")[0] in TRUSTED:
         return own

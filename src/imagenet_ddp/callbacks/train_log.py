@@ -1,5 +1,5 @@
-"""Own the numbers of a training run (losses, accuracies, times and best scores), and format them as lines of the log.
-Progress, History, ResumeCheckpoint and the loggers read them here."""
+"""Sum and time what a training run measures (losses, accuracies, times and best scores), and format it as lines of the
+log. Progress, History, ResumeCheckpoint and the loggers read them here."""
 
 import time
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import check_launch
 from imagenet_ddp.cli.compose import Composed, selected
 from imagenet_ddp.cli.consequences import independent
-from imagenet_ddp.cli.known_terms import unknown
+from imagenet_ddp.cli.explain import unknown
 from imagenet_ddp.config import own_code, stored
 from imagenet_ddp.config.schema import commands, keys
 from imagenet_ddp.config.schema.commands import (

@@ -1,14 +1,14 @@
-"""Explain options that do not fit the composed config. Does not import torch."""
+"""Explain keys that nothing declares, and options that do not fit the composed config. Does not import torch."""
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
-from imagenet_ddp.cli.known_terms import removed, unknown
+from imagenet_ddp.cli.known_terms import closest, removed
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
@@ -20,6 +20,18 @@ from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.system.text import first_sentence
+
+
+def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
+    """Return the mistake of typing a key that is not declared. value: as typed."""
+    if instead := removed(key):
+        return Mistake(f"{key} was removed", (key,), hint=instead)
+    close = [known for known in closest(key, keys) if known != key]
+    more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
+    said = f"did you mean {' or '.join(close)}?{more}"
+    fixes = tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
+    hint = "type an environment variable before the command" if key.isupper() else f"`--cfg job` lists all keys.{more}"
+    return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)
 
 
 def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistake:

@@ -10,8 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.mistakes import Fix, Mistake
-
 
 @dataclass(frozen=True, eq=False)
 class Term:
@@ -113,15 +111,3 @@ def without_removed(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]
         for key, value in stored.items()
         if not removed(f"{path}{key}")
     }
-
-
-def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
-    """Return the mistake of typing a key that is not declared. value: as typed."""
-    if instead := removed(key):
-        return Mistake(f"{key} was removed", (key,), hint=instead)
-    close = [known for known in closest(key, keys) if known != key]
-    more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
-    said = f"did you mean {' or '.join(close)}?{more}"
-    fixes = tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
-    hint = "type an environment variable before the command" if key.isupper() else f"`--cfg job` lists all keys.{more}"
-    return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)

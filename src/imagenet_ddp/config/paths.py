@@ -1,4 +1,4 @@
-"""Know which keys hold paths, and read the relative ones of a stored run from the folder in which it was started."""
+"""List the keys that hold paths, and read the relative ones of a stored run from the folder in which it was started."""
 
 import copy
 import shlex

@@ -13,8 +13,8 @@ from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.system.text import count_noun, percent
 
 NUM_FOLDS = 5
-NEIGHBOURS = 5  # that vote for a class
-MOST_NEIGHBOURS = 4000  # images whose neighbours vote
+NEIGHBOURS = 5  # whose cosines are summed for each class
+MOST_NEIGHBOURS = 4000  # images that are classified by their neighbours
 HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
 
 
@@ -95,7 +95,7 @@ def out_of_fold(
 def neighbour_accuracy(
     vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, most: int = MOST_NEIGHBOURS
 ) -> Accuracy:
-    """Return how often the nearest images of the other folds vote for the class of an image, each with its cosine.
+    """Return how often the nearest images of the other folds, weighted by their cosines, give the class of an image.
     most: images of which that is asked, drawn at random if there are more."""
     asked = np.random.default_rng(0).permutation(len(targets))[:most]
     num_right = 0

@@ -1,7 +1,7 @@
 """Find near-copies: images made of the same photograph, such as re-encoded, resized, cropped or mirrored ones.
 
 The candidates are the images whose features are nearest. No cosine separates copies from photographs of like things, so
-their pixels decide (pixel_match.py).
+their pixels are compared (pixel_match.py).
 """
 
 import time

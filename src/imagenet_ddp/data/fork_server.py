@@ -1,5 +1,5 @@
 """Prepare multiprocessing's fork server, which imports this module once for all workers: it does not print that a
-training process left in the middle of a request, such as for want of open files."""
+training process left in the middle of a request, such as when no more files can be opened."""
 
 import sys
 

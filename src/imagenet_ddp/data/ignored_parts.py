@@ -1,4 +1,5 @@
-"""Count the images whose files have parts that no net sees: pages after the first, and transparency."""
+"""Count the images whose files have parts that are left out of their pixels: pages after the first, and
+transparency."""
 
 from collections.abc import Callable, Mapping
 

@@ -60,7 +60,7 @@ class ImageDataset(Dataset):
             # a loader process ignores Ctrl-C, so KeyboardInterrupt in it comes from the source, too
             if not is_silent_end(error) and (get_worker_info() is None or not isinstance(error, KeyboardInterrupt)):
                 raise
-            # torch would take StopIteration for the end of the epoch, and a loader process would end without a word
+            # torch would take StopIteration for the end of the epoch, and a loader process would end without an error
             raise LoadError(silent_end(error, f"the source of the images ({type(self.images).__name__})")) from error
 
     def _load(self, keys: list[SampleKey]) -> Batch:

@@ -77,7 +77,7 @@ def init_worker(worker: int) -> None:
     sys.excepthook = report_unless_parent_left
     # otherwise multiprocessing prints the error and drops the batch, and the training process hangs
     queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
-    # torch watches only the parent process, which is the fork server and lives as long as its workers
+    # torch watches only the parent process, which is the fork server and runs as long as its workers
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 

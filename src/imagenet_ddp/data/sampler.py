@@ -13,7 +13,7 @@ its feature maps are 1×1) is padded with images that do not count (`SampleKey.c
 to loss, gradient or metrics.
 
 With data.sampling=balanced, each class is equally frequent (`balanced_order`). In an epoch of n images of C classes,
-each class has n/C images, rounded up or down; from epoch to epoch, the classes take turns at being rounded up. The
+each class has n/C images, rounded up or down; which classes are rounded up changes from epoch to epoch. The
 images of a class are drawn from one sequence for the whole training, which consists of consecutive shuffles of all its
 images. Therefore no image is repeated before every other image of its class has been drawn. The order of an epoch is a
 function of classes, seed and epoch only, so earlier epochs need not be computed.
@@ -176,7 +176,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return the order of an epoch: positions of images, int64 (N,). targets: int64 (N,), the classes of the images. A
     class without images is ignored."""
     classes, class_of_image = np.unique(targets, return_inverse=True)
-    # Each class has `each` images in an epoch, and `left` of the classes, which take turns, have one more.
+    # Each class has `each` images in an epoch, and `left` of the classes, others in each epoch, have one more.
     each, left = divmod(len(targets), len(classes))
     turn = _generator(seed, 1).permutation(len(classes))
     # Of each class, these numbers of images are drawn before this epoch and before the next one.

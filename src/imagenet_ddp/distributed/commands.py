@@ -1,6 +1,6 @@
 """Connect the commands of a run, one per node or one per rank, to one store, where number 0 decides on the job for all.
 
-Number 0 serves the store as long as it lives. A command that starts the ranks of its node claims a node number with one
+Number 0 serves the store until it ends. A command that starts the ranks of its node claims a node number with one
 write, from which the numbers of its ranks follow. Nothing is compared here: the ranks do so when they meet (meet.py).
 Keys: node/N, job, num_left, and those of a failure, which ends all waits.
 """

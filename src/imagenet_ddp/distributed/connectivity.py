@@ -1,8 +1,7 @@
 """Check before training that the nodes reach each other on ports other than the rendezvous port, also with much data.
 
-The security group of a cloud often opens only one port, and a tunnel or a VPN may drop large packets without a word (a
-path MTU black hole). The first collective then hangs.
-"""
+The security group of a cloud often opens only one port, and a tunnel or a VPN may drop large packets without an error
+(a path MTU black hole). The first collective then hangs."""
 
 import contextlib
 import errno

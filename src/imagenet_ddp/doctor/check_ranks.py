@@ -1,4 +1,5 @@
-"""Check all ranks together: the time of a step alone and with the others, the network, and whether more nodes pay off.
+"""Check all ranks together: the time of a step alone and with the others, the network, and the speed that more nodes
+would add.
 
 Runs in every rank; rank 0 reports.
 """

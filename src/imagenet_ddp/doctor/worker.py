@@ -1,4 +1,4 @@
-"""Run doctor's checks in the process of a rank. Does not import torch before the ranks meet."""
+"""Run doctor's checks, in the process of one rank. Does not import torch before the ranks meet."""
 
 from collections.abc import Mapping
 from typing import Any

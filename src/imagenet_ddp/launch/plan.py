@@ -1,5 +1,6 @@
-"""Collect every automatic value of one process, once, each with its reason. build makes objects from the plan, the
-first lines of the log show it, and summary.json stores it.
+"""Choose the automatic values of one process (device, precision, threads, loader workers, batch, learning rate,
+warm-up), once, each with its reason. build makes objects from the plan, the first lines of the log show it, and
+summary.json stores it.
 
 The rule of each value is a function in the file of what it is about: devices.py chooses the device, the precision (such
 as bf16-mixed) and the threads, models/ the compilation, the fused optimizer and the warm-up, data/ the loader processes

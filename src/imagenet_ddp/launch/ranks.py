@@ -97,7 +97,7 @@ def met_ranks(
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
         (exit_at_once if place.world_size > 1 else sys.exit)(128 + stop.signal_number)
-    except BaseException as error:  # SystemExit of a user's own code must not look like a success
+    except BaseException as error:  # SystemExit of a user's own code would otherwise count as a success
         _fail(error, place, world.watch if world else None)
 
 

@@ -1,4 +1,5 @@
-"""Compute the loss that the loss.* keys describe, one value per image, so that the mean over ranks is exact."""
+"""Make the training loss of the loss.* keys, one value per image (so that the mean over ranks is exact), and mix it
+with the loss against a teacher."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Define what a training learns and how it is measured: the loss, the sums over images, and the score. Training, log,
+"""Define what is learned and how it is measured: the loss, the sums over images, and the score. Training, log,
 evaluation and report get these from a Task, and their words from config/figures.py. Another task is a further subclass
 of Task, and a row there."""
 

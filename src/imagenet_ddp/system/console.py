@@ -64,7 +64,8 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 
 
 class Printable(io.TextIOBase):
-    """Write text to a stream as print_message does, for what other packages print of names that strangers chose."""
+    """Write text to a stream as print_message does, for what other packages print of names from files of other
+    people."""
 
     def __init__(self, stream: IO[str]):
         self._stream = stream

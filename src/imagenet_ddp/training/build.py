@@ -1,5 +1,5 @@
-"""Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The plan has
-decided all automatic values."""
+"""Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The values
+that are automatic come from the plan."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""Keep images that a net was trained on out of its evaluation, whatever they are called today.
+"""Keep images that a net was trained on out of its evaluation, even if their files were renamed since.
 
 data.val_fraction chooses the images that are held out by their names and numbers. If files are renamed, added or
 removed later, the same rule chooses others. A checkpoint therefore stores a key of the content of each image

@@ -1,4 +1,5 @@
-"""Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
+"""Prepare what must be ready before the Trainer is made: pretrained weights, teacher, frozen layers, weight averaging,
+and the schedule of the learning rate."""
 
 import math
 import time

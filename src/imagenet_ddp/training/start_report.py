@@ -1,5 +1,5 @@
-"""Say at the start of a run what it will do. What a person must know first is on the screen; the log file has every
-automatic choice with its reason."""
+"""Say at the start of a run what it will do. What a person must know first is on the screen; the log file has the
+choices of the plan with their reasons."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Train in the process of a rank. Does not import torch before the ranks meet."""
+"""Train, in the process of one rank. Does not import torch before the ranks meet."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Evaluate, or compute features, in the process of a rank. Does not import torch before the ranks meet."""
+"""Evaluate, or compute features, in the process of one rank. Does not import torch before the ranks meet."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

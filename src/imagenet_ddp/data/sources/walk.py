@@ -133,8 +133,8 @@ def _leads_to(is_kind: Callable[[], bool]) -> bool:
 
 
 class Heic(NamedTuple):
-    """What messages say about HEIC photographs that are not read for want of a package. words: after the number of
-    images. hint: what to do before the rest of the hint. Both are "" if there are none."""
+    """What messages say about HEIC photographs that are not read because a package is missing. words: after the number
+    of images. hint: what to do before the rest of the hint. Both are "" if there are none."""
 
     words: str = ""
     hint: str = ""

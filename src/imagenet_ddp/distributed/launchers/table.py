@@ -1,4 +1,4 @@
-"""List the launchers and platforms that start several commands, with the variables by which each command learns it.
+"""List the launchers and platforms that start several commands, with the variables that tell a command which one it is.
 
 A launcher of processes starts one command per process. A platform starts one command per machine, which then starts its
 own workers. torchrun, SLURM and RANK with WORLD_SIZE have modules of their own. This module does not import torch.
