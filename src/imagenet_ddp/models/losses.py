@@ -1,5 +1,5 @@
-"""Make the training loss of the loss.* keys, one value per image (so that the mean over ranks is exact), and mix it
-with the loss against a teacher."""
+"""Make the training loss of the loss.* keys, one value per image (so that the mean over ranks is exact), and for
+loss.class_weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace

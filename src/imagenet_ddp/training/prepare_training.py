@@ -1,5 +1,5 @@
-"""Prepare what must be ready before the Trainer is made: pretrained weights, teacher, frozen layers, weight averaging,
-and the schedule of the learning rate."""
+"""Prepare what must be ready before the Trainer is made: pretrained weights, teacher, frozen layers, weight averaging
+and the budget of time."""
 
 import math
 import time
