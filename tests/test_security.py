@@ -37,7 +37,7 @@ from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.exported.formats import KEY
+from imagenet_ddp.exported.formats.base import KEY
 from imagenet_ddp.models import compiled
 from imagenet_ddp.models.weights.pretrained import find_weights
 from imagenet_ddp.report.run_folders import find_runs

@@ -2,8 +2,9 @@
 
 import json
 import os
-import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from conftest import Run, clean_environ, small_run
+from conftest import ROOT, Run, clean_environ, small_run
 from helpers import forked_commands
+from helpers.browser import CHROMIUM, Browser
 from PIL import ExifTags, Image
 from torch import nn
 
@@ -62,12 +64,12 @@ def files(checkpoint: Path) -> Path:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
     for kind in ("torch_export", "safetensors"):
-        assert re.search(
-            r"because .*README\.md exists\. Hint: set overwrite=true", run_export(checkpoint, f"format={kind}")[-1]
-        )
+        said = run_export(checkpoint, f"format={kind}")
+        for name, line in zip(("README.md", "classify.py"), said[-2:], strict=True):
+            assert f"{name} exists. Hint: set overwrite=true" in line
     folder = checkpoint.parent.parent / "export"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "model.onnx", "model.pt2", "model.safetensors"
+        "README.md", "classify.py", "model.onnx", "model.pt2", "model.safetensors"
     ]  # fmt: skip
     return folder
 
@@ -148,21 +150,31 @@ def test_other_inputs(
     predictor = open_exported(path, "auto")
     got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos[:4]])  # not a multiple of three
     assert np.abs(got.numpy() - expected(reference, photos[:4])).max() < 1e-5
-    run_card(path.parent, photos[0], expected(reference, photos[:1])[0])
+    run_program(path.parent, photos[0], expected(reference, photos[:1])[0])
 
 
-def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: bool = False) -> None:
-    """The code sample of a card, typed as it stands: the classes in the order of the probabilities. turned: the camera
-    was held upside down, and has noted it."""
+# as on a machine without this project: importing it raises ModuleNotFoundError
+WITHOUT_PROJECT = """
+import runpy, sys
+sys.modules["imagenet_ddp"] = None
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_program(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: bool = False) -> None:
+    """Run classify.py, which the card shows, without this project: the classes in the order of the probabilities.
+    turned: the camera was held upside down, and has noted it."""
     image, exif = Image.fromarray(photo.permute(1, 2, 0).numpy()), Image.Exif()
     if turned:
         image, exif[ExifTags.Base.Orientation] = image.transpose(Image.Transpose.ROTATE_180), 3
     image.save(folder / "photo.jpg", format="PNG", exif=exif)
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    (folder / "sample.py").write_text(code)
-    result = forked_commands.run("sample", folder=folder, environment=clean_environ())
+    program = folder / "classify.py"
+    assert f"```python\n{program.read_text()}```" in (folder / "README.md").read_text()
+    words = [sys.executable, "-c", WITHOUT_PROJECT, str(program), str(folder / "photo.jpg")]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300, env=clean_environ())
     assert result.returncode == 0, result.stderr
-    got = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
+    got = {line.split()[1]: float(line.split()[0]) for line in result.stdout.splitlines()}
     assert got == pytest.approx(dict(zip(["cat", "dog", "owl"], wanted, strict=True)), abs=0.01)
     assert list(got.values()) == sorted(got.values(), reverse=True)
 
@@ -193,7 +205,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     data: Any = ModelCard(text).data
     (parsed,) = data.eval_results
     assert (parsed.metric_type, parsed.metric_value) == ("accuracy", round(top1, 4))
-    run_card(files, photos[0], expected(reference, photos[:1])[0])
+    run_program(files, photos[0], expected(reference, photos[:1])[0])
 
 
 @pytest.mark.slow
@@ -221,7 +233,7 @@ def test_the_card_of_the_other_formats(
     assert f"| Preprocessing | {preprocessing}" in card
     assert "license" not in card.partition("# ")[0], "only where the user gives one"
     wanted = expected(predictor_of(tmp_path / "trained.ckpt"), photos[:1])[0]
-    run_card(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
+    run_program(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
 
 
 @pytest.mark.slow
@@ -271,8 +283,10 @@ def test_the_card_has_the_accuracy_of_an_evaluation_of_this_checkpoint(checkpoin
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
     options = [f"out={tmp_path / 'm.safetensors'}", "format=safetensors", "num_images=1", "overwrite=true"]
     (tmp_path / "README.md").write_text("# My thesis\n")
-    assert "Hint: move it away" in run_export(checkpoint, *options)[-1]
+    (tmp_path / "classify.py").write_text("print(1)\n")
+    assert all("Hint: move it away" in line for line in run_export(checkpoint, *options)[-2:])
     assert (tmp_path / "README.md").read_text() == "# My thesis\n"
+    assert (tmp_path / "classify.py").read_text() == "print(1)\n"
 
 
 def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,3 +321,51 @@ def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
     assert stored["eval_transform"]["mean"] == [0.5, 0.5, 0.5], "timm's own"
     said = run_export(tmp_path / "r/checkpoints/last.ckpt", f"out={tmp_path / 'vit.onnx'}", "num_images=4")
     assert "same top-1 class for 4" in "\n".join(said)
+
+
+def runtime_folder() -> Path | None:
+    """Return a folder whose node_modules has the runtime of format=html: .ci/run installs it into build/ci."""
+    found = (folder for folder in (ROOT / "build/ci", ROOT) if (folder / "node_modules/onnxruntime-web").is_dir())
+    return next(found, None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+@pytest.mark.skipif(runtime_folder() is None, reason="no onnxruntime-web in build/ci: npm install")
+def test_the_page_classifies_in_a_browser(
+    checkpoint: Path, reference: Predictor, photographs: list[Path], photos: list[torch.Tensor], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """From a file, with files dropped on it, without a network, on a phone, and by its program."""
+    stored = torch.load(checkpoint, weights_only=True)
+    stored[KEY]["config"]["data"]["exif_orientation"] = True
+    torch.save(stored, tmp_path / "trained.ckpt")
+    monkeypatch.chdir(str(runtime_folder()))
+    run_export(tmp_path / "trained.ckpt", "format=html", f"out={tmp_path / 'model.html'}", "license=apache-2.0")
+    run_program(tmp_path, photos[0], expected(reference, photos[:1])[0], turned=True)
+    turned, exif = tmp_path / "turned.jpg", Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    with Image.open(photographs[0]) as image:
+        image.save(turned, exif=exif)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    paths = [*photographs[:4], turned]
+    predictor = predictor_of(tmp_path / "trained.ckpt")
+    wanted = predictor.probabilities([predictor.read(str(path)) for path in paths])  # type: ignore[arg-type]
+    with Browser(tmp_path / "profile") as browser:
+        browser.resize(390, scheme="dark")
+        browser.open((tmp_path / "model.html").as_uri())
+        browser.drop(*paths, tmp_path / "broken.jpg")
+        browser.evaluate("queue.then(() => true)")
+        read = "(meter) => [meter.title, meter.value]"
+        items = browser.evaluate(
+            "Array.from(document.querySelectorAll('#results > li'), (item) => [item.textContent, "
+            f"Object.fromEntries(Array.from(item.querySelectorAll('meter'), {read}))])"
+        )
+        root = "document.documentElement"
+        assert browser.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+        assert "apache-2.0" in browser.evaluate("document.querySelector('footer').textContent")
+        assert {address.partition(":")[0] for address in browser.addresses} <= {"file", "blob", "data"}
+    (broken, nothing), *found = items
+    assert "cannot read" in broken and nothing == {}
+    for (text, shares), row, path in zip(reversed(found), wanted.tolist(), paths, strict=True):
+        assert path.name in text
+        assert shares == pytest.approx(dict(zip(predictor.labels, row, strict=True)), abs=1e-2)

@@ -37,12 +37,13 @@ def test_timm_and_this_project_read_what_was_pushed(
     with hub_server.serving() as hub:
         environ = {"HF_TOKEN": hub_server.TOKEN, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
         offline = run("export", "checkpoint=r", "push=hf://me/net", code=1, **environ, HF_ENDPOINT=DEAD)
-        assert "model.safetensors, config.json, README.md are in r/export/hub." in offline.stderr
+        assert "model.safetensors, config.json, README.md, classify.py are in r/export/hub." in offline.stderr
         folder, line = tmp_path / "r/export/hub", re.search(r"Hint: run `.* -m imagenet_ddp\.(.*)`", offline.stderr)
         assert line is not None and hub.requests == []
         written = {path.name: path.read_bytes() for path in folder.iterdir()}
         pushed = run(*shlex.split(line[1]), code=0, **environ, HF_ENDPOINT=hub.address)
-        assert f"Pushed to {hub.address}/me/net: model.safetensors, config.json, README.md." in pushed.stdout
+        names = "model.safetensors, config.json, README.md, classify.py"
+        assert f"Pushed to {hub.address}/me/net: {names}." in pushed.stdout
         found = dict(hub.repositories["me/net"])
         assert found == {path.name: path.read_bytes() for path in folder.iterdir()} and found.keys() == written.keys()
         assert hub.commits == {"me/net": 1} and hub.private == {"me/net"}

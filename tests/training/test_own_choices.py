@@ -11,7 +11,8 @@ from conftest import ROOT, SMALL, Run
 
 from imagenet_ddp.config.schema.commands import METRICS
 from imagenet_ddp.distributed.launchers import table
-from imagenet_ddp.exported import formats
+from imagenet_ddp.exported.formats import check_model_file, registry
+from imagenet_ddp.exported.formats.safetensors import Safetensors
 from imagenet_ddp.models.metrics import further_metrics
 
 MINE = """
@@ -121,13 +122,13 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
     found = further_metrics(["jaccard"], torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), 2)
     assert found["jaccard"] == pytest.approx((1 / 2 + 1 / 2) / 2)
 
-    class Half(formats.Safetensors):
+    class Half(Safetensors):
         name, suffix = "half", ".half"
 
-    monkeypatch.setitem(formats.FORMATS, "half", Half())
+    monkeypatch.setitem(registry.FORMATS, "half", Half())
     config = {"format": "half", "out": None, "checkpoint": f"{tmp_path}/best.ckpt", "overwrite": False, "push": None}
-    assert formats.validate({**config, "preprocessing": None, "batch_size": None}, "export") == []
-    assert formats.export_path(config).name == "model.half"
+    assert check_model_file.validate({**config, "preprocessing": None, "batch_size": None}, "export") == []
+    assert check_model_file.export_path(config).name == "model.half"
 
     row = table.ProcessLauncher("mine", "MINE_SIZE", "MINE_RANK", ("MINE_LOCAL_RANK",), ("MINE_LOCAL_SIZE",), "mine(1)")
     monkeypatch.setattr(table, "PROCESS_LAUNCHERS", (*table.PROCESS_LAUNCHERS, row))

@@ -33,7 +33,7 @@ from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.exported import formats
+from imagenet_ddp.exported.formats import check_model_file
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 from imagenet_ddp.models import check_labels, check_learning
 from imagenet_ddp.runs import check_run
@@ -157,7 +157,7 @@ def check_values(
             scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
         if verb in commands.USE_MODEL:
-            found += formats.validate(values, verb)
+            found += check_model_file.validate(values, verb)
         if isinstance(values, PredictConfig):
             found += table_files.validate(values.format, values.out)
         place, more = check_launch.check(values, environ, place, verb=verb, typed=typed, multirun=multirun)

@@ -9,19 +9,21 @@ from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.paths import HUB
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.export import model_card, timm_config
-from imagenet_ddp.exported.formats import CARD, CONFIG, KEY, export_path
+from imagenet_ddp.export import model_card, program, timm_config
+from imagenet_ddp.exported.formats.base import CARD, CONFIG, KEY
+from imagenet_ddp.exported.formats.check_model_file import export_path
 from imagenet_ddp.models.weights import hub
 from imagenet_ddp.system.files import atomic_write
 
 
 def push(config: ExportConfig, argv: list[str]) -> Iterator[str]:
-    """Push the file that export has written, its config.json and its card, and yield a sentence after each step.
+    """Push the file that export has written, its config.json, card and program, and yield a sentence after each step.
     argv: the options as typed. Raises RunError if the hub does not take them; they stay in their folder."""
     path, repository = export_path(config), str(config.push).removeprefix(HUB)
     metadata = _metadata(path)
     atomic_write(path.with_name(CONFIG), json.dumps(timm_config.content(metadata), indent=2) + "\n")
-    names = [path.name, CONFIG, *([CARD] if model_card.is_card(path.with_name(CARD)) else [])]
+    beside = {CARD: model_card.is_card, program.NAME: program.is_program}
+    names = [path.name, CONFIG, *(name for name, is_ours in beside.items() if is_ours(path.with_name(name)))]
     try:
         url = hub.push(path.parent, names, repository)
     except RunError as error:

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.curation.unknown import file_of as known_file
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -23,10 +24,12 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.export import model_card
-from imagenet_ddp.exported.formats import CARD, Format, export_path, format_of
+from imagenet_ddp.export import model_card, program
+from imagenet_ddp.exported.formats.base import CARD, Format
+from imagenet_ddp.exported.formats.check_model_file import export_path
+from imagenet_ddp.exported.formats.registry import format_of
 from imagenet_ddp.exported.graph import Classifier
-from imagenet_ddp.launch.stored_config import checkpoint_path
+from imagenet_ddp.launch.stored_config import checkpoint_path, model_title
 from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import head_names
@@ -45,7 +48,8 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
     kind, path = format_of(config), export_path(config)
-    trained = load(config, checkpoint_path(config))
+    checkpoint = checkpoint_path(config)
+    trained = load(config, checkpoint)
     yield from trained.notes
     samples, why_random = find_samples(config, trained, is_data_typed)
     if why_random:
@@ -53,11 +57,7 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     transform = eval_transform(config)
     metadata = _metadata(config, trained, transform)
     net = load_net(config, trained)
-    known = None
-    if kind.has_graph:
-        known, reason = find_reference(config, trained, net, checkpoint_path(config))
-        if reason:
-            yield f"Without the output familiarity, which tells images like none of the training images: {reason}."
+    known, reason = find_reference(config, trained, net, checkpoint) if kind.has_graph else (None, "")
     metadata["familiarity_threshold"] = None if known is None else known.threshold
     head = head_names(net, len(trained.classes))[0] if known is not None else ""
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside", known, head).eval()
@@ -65,36 +65,44 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # keeps the suffix, by which readers recognise the format
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
-    with disk_errors_as_run_error(path), atomic_path(path, draft):
-        built = kind.build(graph, config.batch_size)
-        kind.save(built, draft, json.dumps(metadata))
-        comparison = compare(reference, _open(draft, kind, config, trained), samples)
-        yield comparison.sentence(kind.name, samples.location)
-        most = config.max_difference or kind.max_difference(metadata["preprocessing"])
-        if comparison.max_difference > most:
-            raise RunError(
-                f"the probabilities of {path.name} must be within {most:g} of the checkpoint's, "
-                f"but differ by {comparison.max_difference:.1e}. "
-                "Hint: set max_difference=0.1, or choose another format."
-            )
-        if (comparison.max_familiarity_difference or 0.0) > most:
-            raise RunError(
-                f"the familiarity of {path.name} must be within {most:g} of the checkpoint's, "
-                f"but differs by {comparison.max_familiarity_difference:.1e}. "
-                "Hint: set max_difference=0.1, or choose another format."
-            )
-        metadata["comparison"] = asdict(comparison)
-        kind.save(built, draft, json.dumps(metadata))
-    yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
+    with disk_errors_as_run_error(path), ExitStack() as stack:
+        for pair in zip(kind.paths(path), kind.paths(draft), strict=True):
+            stack.enter_context(atomic_path(*pair))
+        wrong = ""
+        for built in kind.candidates(graph, metadata["batch_size"]):
+            kind.save(built, draft, json.dumps(metadata))
+            comparison = compare(reference, _open(draft, kind, config, trained), samples)
+            yield comparison.sentence(kind.name, samples.location)
+            most = config.max_difference or kind.max_difference(metadata["preprocessing"])
+            if not (wrong := comparison.excess(path.name, most)):
+                metadata["comparison"] = asdict(comparison)
+                kind.save(built, draft, json.dumps(metadata))
+                break
+        if wrong:
+            raise RunError(f"{wrong}. Hint: set max_difference=0.1, or choose another format.")
+    size = sum(each.stat().st_size for each in kind.paths(path))
+    yield f"Written to {path} ({size / 1e6:.1f} MB)."
     if config.card:
-        readme = path.with_name(CARD)
-        is_card = readme.exists() and model_card.is_card(readme)
-        if readme.exists() and not (config.overwrite and is_card):
-            hint = "set overwrite=true, or" if is_card else "move it away, or set"
-            yield f"Model card: not written, because {readme} exists. Hint: {hint} out=OTHER_FOLDER/FILE."
+        yield from _write_beside(config, trained, metadata, path)
+    if reason and checkpoint is not None and known_file(checkpoint).exists():
+        yield f"Without the output familiarity, which tells images like none of the training images: {reason}."
+
+
+def _write_beside(config: ExportConfig, trained: TrainedModel, metadata: dict[str, Any], path: Path) -> Iterator[str]:
+    """Write the model card and the program that uses the file, and yield what was written. A file of somebody else is
+    never replaced."""
+    program_text = program.text(metadata, format_of(config), path.name)
+    files = [("Model card", CARD, model_card.text(config, trained, metadata, program_text), model_card.is_card)]
+    files += [("Program that uses it", program.NAME, program_text, program.is_program)] if program_text else []
+    for what, name, text, is_ours in files:
+        file = path.with_name(name)
+        is_mine = is_ours(file)
+        if file.exists() and not (config.overwrite and is_mine):
+            hint = "set overwrite=true, or" if is_mine else "move it away, or set"
+            yield f"{what}: not written, because {file} exists. Hint: {hint} out=OTHER_FOLDER/FILE."
         else:
-            atomic_write(readme, model_card.text(config, trained, metadata, path.name))
-            yield f"Model card: {readme}"
+            atomic_write(file, text)
+            yield f"{what}: {file}"
 
 
 def _open(draft: Path, kind: Format, config: ExportConfig, trained: TrainedModel) -> Predictor:
@@ -107,18 +115,20 @@ def _open(draft: Path, kind: Format, config: ExportConfig, trained: TrainedModel
 
 def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransform) -> dict[str, Any]:
     """Return the metadata that a program needs if it has only the exported file."""
-    contents, model = trained.contents, config.model
+    contents, model, kind = trained.contents, config.model, format_of(config)
     # the weights may have changed after the best validation; another transform gives another accuracy
     of_best = trained.is_best and transform.as_dict() == contents["eval_transform"]
+    title = model_title(model, contents["config"]["data"]) if contents else Path(trained.origin).name
     return {
         "version": __version__,
+        "title": without_secrets(title),
         "classes": trained.classes,
         "labels": trained.labels,
         "eval_transform": transform.as_dict(),
         "exif_orientation": config.data.exif_orientation,
         "white_level": config.data.white_level,
-        "preprocessing": (config.preprocessing or "inside") if format_of(config).has_graph else None,
-        "batch_size": config.batch_size,
+        "preprocessing": (config.preprocessing or "inside") if kind.has_graph else None,
+        "batch_size": kind.only.get("batch_size", config.batch_size),
         "model": without_secrets({key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")}),
         "epochs": trained.epochs,
         "top1": contents["best_score"] if of_best and contents["monitor"] == "val/top1" else None,
@@ -160,6 +170,16 @@ class Comparison:
             f"{name} and the checkpoint on {self.num_images} {self.images}{where(location)}: probabilities differ by "
             f"at most {self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}{familiarity}."
         )
+
+    def excess(self, file: str, most: float) -> str:
+        """Return what differs by more than `most`, without a full stop; "" if nothing does."""
+        differences = ("probabilities", self.max_difference), ("familiarities", self.max_familiarity_difference or 0.0)
+        for what, difference in differences:
+            if difference > most:
+                return (
+                    f"the {what} of {file} must be within {most:g} of the checkpoint's, but differ by {difference:.1e}."
+                )
+        return ""
 
 
 def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Comparison:

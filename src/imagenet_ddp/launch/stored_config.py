@@ -22,7 +22,7 @@ from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.exported.formats import graph_format
+from imagenet_ddp.exported.formats.registry import graph_format
 from imagenet_ddp.launch.job import TYPED_ONLY, T, checked
 from imagenet_ddp.launch.resume import refuse_lost_data
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without

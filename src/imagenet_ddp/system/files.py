@@ -114,6 +114,14 @@ def read_small(path: Path, most: int = MOST_BYTES) -> str:
         return file.read().decode()
 
 
+def contains(path: Path, text: str) -> bool:
+    """Return whether a file can be read and contains the text."""
+    try:
+        return text in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
 def read_mapping(path: Path, problems: list[str] | None = None) -> dict[str, Any]:
     """Return the file's content, {} if it cannot be read or is not a mapping. problems: a list to which the reason is
     added."""

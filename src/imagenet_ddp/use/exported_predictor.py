@@ -10,7 +10,8 @@ from torch import Tensor
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.exported.formats import KEY, Function, graph_format
+from imagenet_ddp.exported.formats.base import KEY, Function
+from imagenet_ddp.exported.formats.registry import graph_format
 from imagenet_ddp.system.text import first_line
 from imagenet_ddp.use.predictor import FileReader, Outputs, Predictor
 

@@ -170,8 +170,8 @@ class DemoConfig(TrainedConfig):
 class ExportConfig(TrainedConfig):
     format: Annotated[
         str | None,
-        "onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only); null: onnx, with push "
-        "safetensors.",
+        "onnx, onnx_fp16 (half the size), torch_export (.pt2), safetensors (weights only), or html (a page that "
+        "classifies pictures in a browser); null: onnx, with push safetensors.",
     ] = None
     out: Annotated[
         str | None,
@@ -197,9 +197,9 @@ class ExportConfig(TrainedConfig):
         float | None,
         number(above=0),
         Example("0.01"),
-        "Largest difference of probabilities; null: 0.02 for onnx_fp16, 0.01 for onnx that resizes, else 0.001.",
+        "Largest difference of probabilities; null: 0.02 for onnx_fp16, 0.01 for html or a resizing onnx, else 0.001.",
     ] = None
-    card: Annotated[bool, "Write the model card README.md beside the file."] = True
+    card: Annotated[bool, "Write the model card README.md and the program classify.py beside the file."] = True
     license: Annotated[str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the model card."] = None
     overwrite: Annotated[bool, "Replace an existing file and the model card of an earlier export."] = False
 

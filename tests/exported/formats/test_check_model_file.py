@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.config.schema.keys import declared
-from imagenet_ddp.exported.formats import FORMATS, export_path, validate
+from imagenet_ddp.exported.formats.check_model_file import export_path, validate
+from imagenet_ddp.exported.formats.registry import FORMATS
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
@@ -120,3 +121,19 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     assert "'onnxscript" in str(validate(OPTIONS, "export")[0])  # all that the extra onnx has
     assert validate(OPTIONS | {"format": "torch_export"}, "export") == []
     assert "'onnxscript" in str(validate({"checkpoint": "m.onnx", "out": None}, "predict")[0])
+
+
+def test_html_needs_the_runtime_and_preprocessing_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = OPTIONS | {"format": "html", "preprocessing": "outside", "batch_size": 2}
+    (missing, preprocessing, batch_size) = validate(wrong, "export")
+    assert [each.run for each in missing.fixes] == ["npm install onnxruntime-web"]
+    assert "inside for format=html, got outside" in str(preprocessing) and "1 for format=html, got 2" in str(batch_size)
+    package = tmp_path / "node_modules/onnxruntime-web"
+    (package / "dist").mkdir(parents=True)
+    for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
+        (package / "dist" / name).touch()
+    (package / "package.json").write_text('{"version": "1.2.3"}')
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir("deeper")
+    assert validate(OPTIONS | {"format": "html"}, "export") == []

@@ -1,0 +1,104 @@
+"""A page that classifies pictures in a browser, with everything that it needs in one file."""
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.exported.formats.base import KEY, Function
+from imagenet_ddp.exported.formats.onnx import Onnx, halve_weights, open_session, with_metadata
+from imagenet_ddp.mistakes import Fix, Mistake
+
+if TYPE_CHECKING:
+    import onnx
+
+    from imagenet_ddp.exported.graph import Classifier
+
+PACKAGE = "onnxruntime-web"  # of npm
+_TEMPLATE = Path(__file__).with_name("classify.html")
+_MODEL = 'id="model">([^<]*)<'  # a pattern
+
+
+class Html(Onnx):
+    """The graph of format=onnx and the runtime of the npm package onnxruntime-web, within a page that uses them. The
+    page opens from a folder and needs no network. It stores the weights in half precision if that agrees with the
+    checkpoint; the browser computes in single precision in either case."""
+
+    name = "html"
+    suffix = ".html"
+    only: Mapping[str, Any] = {"preprocessing": "inside", "batch_size": 1}
+    script_imports = ("base64", "onnxruntime", "re")
+    script_code = f"""\
+page = Path(__file__).with_name("{{{{ file }}}}").read_text(encoding="utf-8")
+session = onnxruntime.InferenceSession(base64.b64decode(re.search('{_MODEL}', page)[1]))
+metadata = json.loads(session.get_modelmeta().custom_metadata_map["{{{{ key }}}}"])
+output, *familiarity = session.run(None, {{"images": batch}})
+"""
+
+    def missing(self) -> list[Mistake]:
+        found = super().missing()
+        if find_runtime() is None:
+            what = f"format=html needs the npm package {PACKAGE}, which no folder node_modules has, here or above"
+            found.append(Mistake(what, ("format",), (Fix(run=f"npm install {PACKAGE}"),)))
+        return found
+
+    def candidates(self, graph: "Classifier", batch_size: int | None) -> "Iterator[onnx.ModelProto]":
+        import onnx
+
+        model, smaller = self.build(graph, batch_size), onnx.ModelProto()
+        smaller.CopyFrom(model)
+        halve_weights(smaller)
+        yield smaller
+        yield model
+
+    def save(self, built: "onnx.ModelProto", path: Path, metadata: str) -> None:
+        from imagenet_ddp.pages.render import render
+
+        runtime = find_runtime()
+        if runtime is None:
+            raise RunError(f"{PACKAGE} must stay installed while the file is written, but is gone. Hint: try again.")
+        context = {
+            "key": KEY,
+            "metadata": json.loads(metadata),
+            "model": base64.b64encode(with_metadata(built, metadata).SerializeToString()).decode(),
+            "runtime": runtime,
+            "parts": {name: _packed(file) for name, file in runtime.files.items()},
+        }
+        path.write_bytes(render(_TEMPLATE, context))
+
+    def open(self, path: Path) -> tuple[Function, str] | None:
+        model = re.search(_MODEL, path.read_text(encoding="utf-8"))
+        return open_session(base64.b64decode(model[1])) if model is not None else None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The installed runtime. files: what the page needs of it, by the name that the page gives it."""
+
+    version: str
+    files: dict[str, Path]
+
+
+def find_runtime() -> Runtime | None:
+    """Return the runtime that Node would find: that of the nearest folder node_modules, from the current folder upward.
+    None if there is none."""
+    for above in (Path.cwd(), *Path.cwd().parents):
+        folder = above / "node_modules" / PACKAGE
+        files = {
+            "runtime": folder / "dist/ort.wasm.min.mjs",
+            "loader": folder / "dist/ort-wasm-simd-threaded.mjs",
+            "wasm": folder / "dist/ort-wasm-simd-threaded.wasm",
+        }
+        if all(file.is_file() for file in files.values()):
+            return Runtime(json.loads((folder / "package.json").read_text(encoding="utf-8"))["version"], files)
+    return None
+
+
+def _packed(file: Path) -> str:
+    """Return the contents, compressed by gzip, in base64."""
+    return base64.b64encode(gzip.compress(file.read_bytes(), mtime=0)).decode()
