@@ -25,9 +25,10 @@ RESULTS = DOCS / "results.csv"
 BENCHMARKS = DOCS / "benchmarks"  # NAME.json is the benchmark.json of scripts/benchmarks/NAME.py
 _HEAD = """# Reference of all keys
 
-`python -m imagenet_ddp.train --cfg job` shows every key with its value for one command line. The first column shows
-each key with its default, as you would type it; a recipe or another file of `conf/` may choose another default
-([options](configuration.md)).
+To look up a key, search this page. The first column shows each key with its default, as you would type it; a recipe or
+another file of `conf/` may choose another default ([options](configuration.md)). For the values of one command line:
+
+    python -m imagenet_ddp.train --cfg job
 
 <!-- by scripts/doc_pages.py -->
 """
@@ -81,7 +82,8 @@ def _escaped(text: str) -> str:
 
 _COMING_FROM = """# Coming from another program
 
-If you type an option of another program, the error shows what to type here, and nothing is started:
+To find the word for an option of another program, type it: the error shows what to type here,
+and nothing is started:
 
     $ python -m imagenet_ddp.train -a resnet50 --lr 0.1 --print-freq 10
 
@@ -180,8 +182,12 @@ def _here(term: Term) -> str:
 
 _RECIPES = """# Recipes
 
-`experiment=NAME` sets the keys of `conf/experiment/NAME.yaml`, which also names the source of each recipe. Options that
-you type take precedence. Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
+To train as others have, name a recipe. It sets the keys of `conf/experiment/NAME.yaml`, which also names its source;
+options that you type take precedence:
+
+    python -m imagenet_ddp.train experiment=torchvision_v2 data=imagenet data.root=FOLDER
+
+Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
 
 <!-- by scripts/doc_pages.py -->

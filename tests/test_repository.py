@@ -102,3 +102,14 @@ def test_the_site_names_its_version(tmp_path: Path):
     assert header and f"imagenet_ddp {PROJECT['version']}" in header[0]
     assert 'href="architecture.html"' in (tmp_path / "site/contributing.html").read_text()
     assert 'href="security.html"' in (tmp_path / "site/changelog.html").read_text()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_each_page_opens_with_what_a_person_wants(page: Path):
+    """First comes a sentence, then, before the second heading below the title, a line to type."""
+    if page.stem in ("architecture", "changelog", "comparison"):  # nothing to type
+        return
+    title, opening, rest = page.read_text(encoding="utf-8").split("\n\n", 2)
+    assert title.startswith("# ") and re.match(r"[A-Z]", opening), f"{page.name} opens with: {opening}"
+    start = "\n\n".join([opening, *re.split(r"^#+ .*$", rest, maxsplit=2, flags=re.MULTILINE)[:2]])
+    assert re.search(r"^(    |```|\| .*`)", start, re.MULTILINE), f"{page.name} has no line to type at its start"
