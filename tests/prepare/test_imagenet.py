@@ -17,6 +17,7 @@ from imagenet_ddp.data.sources.imagenet import class_table
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import imagenet
 from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.archives import devkit
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeImageNet:
     numbers = {"train": (sum(NUM_TRAIN.values()), 0), "val": (len(VAL_IDS), 0)}
     monkeypatch.setattr(torchvision_imagenet, "ARCHIVE_META", meta)
     monkeypatch.setattr(imagenet, "NUM_IMAGES", numbers)
-    monkeypatch.setattr(imagenet, "class_table", lambda: [[name, "", str(key)] for key, name in CLASSES.items()])
+    monkeypatch.setattr(devkit, "class_table", lambda: [[name, "", str(key)] for key, name in CLASSES.items()])
     return found
 
 

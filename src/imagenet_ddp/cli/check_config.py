@@ -44,7 +44,9 @@ from imagenet_ddp.system.text import first_sentence
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
-    "prepare.name": tuple(map(setting, ("prepare=imagenet", "prepare=pack", "prepare=check", "prepare=relabel"))),
+    "prepare.name": tuple(
+        map(setting, ("prepare=imagenet", "prepare=pack", "prepare=import", "prepare=check", "prepare=relabel"))
+    ),
 }
 
 # Groups of which an object is made -> where their _target_ is: in the group, or in each of its entries.

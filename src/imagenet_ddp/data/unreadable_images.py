@@ -47,7 +47,12 @@ class BadImages:
     shared by the ranks; None: a board of this process alone. say: writes a line to the log."""
 
     def __init__(
-        self, data: DataConfig, num_images: int, board: Board | None = None, say: Callable[[str], None] = print
+        self,
+        data: DataConfig,
+        num_images: int,
+        board: Board | None = None,
+        say: Callable[[str], None] = print,
+        hint: str | None = None,
     ):
         self._raises, self._say = data.on_bad_image == "raise", say
         limit = data.bad_image_limit
@@ -55,7 +60,7 @@ class BadImages:
         self.most = int(limit) if limit >= 1 else math.ceil(limit * num_images)
         self._share = f" ({limit:g} of {num_images} images)" if limit < 1 else ""
         what = ("" if data.target else f" data={data.name}") + (f" data.root={data.root}" if data.root else "")
-        self._hint = f"run `python -m imagenet_ddp.prepare prepare=check{what}` to list all unreadable images"
+        self._hint = hint or f"run `python -m imagenet_ddp.prepare prepare=check{what}` to list all unreadable images"
         self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|check|relabel.
+"""Prepare images once, before training: python -m imagenet_ddp.prepare prepare=imagenet|pack|import|check|relabel.
 
 Exit codes: 0 success with nothing bad found, 1 failure or something bad found, 2 refused (ConfigError), 128 + n stopped
 by signal n.
@@ -15,7 +15,8 @@ def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", sys.argv[1:], options.read)
         # imported after the command line is checked, because these modules import torch
-        module = importlib.import_module(f"imagenet_ddp.prepare.{plan.config.prepare.name}")
+        name = {"import": "pack"}.get(plan.config.prepare.name, plan.config.prepare.name)  # of other images
+        module = importlib.import_module(f"imagenet_ddp.prepare.{name}")
         sys.exit(module.run(plan))
 
 

@@ -15,6 +15,7 @@ from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import PackOptions
+from imagenet_ddp.prepare.archives.archive_images import ArchiveImages
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,19 @@ class EncodedImage:
     ignored: Ignored = Ignored.NONE  # parts of its file that are not used
 
 
-def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
+def encode_image(images: Images, index: int, data: bytes | None = None, *, options: PackOptions) -> EncodedImage:
+    """Encode an image. data: its file, if the caller has read it."""
     try:
-        return _encode(images, index, options)
+        return _encode(images, index, data, options)
     except UnreadableImage as error:
         return EncodedImage(b"", reason=error.reason)
     except (OSError, ValueError) as error:  # a JPEG cannot have a side of more than 65,500 pixels
         return EncodedImage(b"", reason=str(error))
 
 
-def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
-    source = images.encoded(index) if images.is_encoded else None
-    if source is not None and isinstance(images, FileImages):  # read the file only once
+def _encode(images: Images, index: int, data: bytes | None, options: PackOptions) -> EncodedImage:
+    source = data if data is not None else images.encoded(index) if images.is_encoded else None
+    if source is not None and isinstance(images, FileImages | ArchiveImages):  # read the file only once
         picture = open_picture(source, images.path(index), images.reading)
     else:
         picture = images.open(index)  # a user's own source may alter the pixels of its files

@@ -3,16 +3,16 @@ torchvision, which verifies their MD5. A split has its final name once it is com
 
 import os
 import shutil
-import tarfile
 from pathlib import Path
 
 from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
+from imagenet_ddp.data.sources.imagenet import NUM_IMAGES
 from imagenet_ddp.data.sources.walk import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare.archives.devkit import DEVKIT, val_classes
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
@@ -21,8 +21,6 @@ from imagenet_ddp.system.text import count_noun
 
 URL = "https://image-net.org/download-images.php"
 ARCHIVES = {"val": "ILSVRC2012_img_val.tar", "train": "ILSVRC2012_img_train.tar"}  # val first, because it is quick
-DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
-GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 LOCK = ".prepare.lock"
 SPARE = 0.02  # share of the bytes to write that the file system adds for a million small files
 
@@ -89,16 +87,11 @@ def _extract(archive_dir: Path, split: str, out: Path) -> None:
 
 
 def _val_classes(archive_dir: Path) -> list[str]:
-    """Return the WordNet ID of each validation image, in the order of the images' numbers."""
+    """Return devkit.val_classes. Raises RuntimeError for another MD5 than the published one."""
     path, (_, md5) = archive_dir / DEVKIT, torchvision_imagenet.ARCHIVE_META["devkit"]
     if not torchvision_imagenet.check_integrity(path, md5):
         raise RuntimeError
-    with tarfile.open(path) as tar:
-        file = tar.extractfile(GROUND_TRUTH)
-        assert file is not None
-        numbers = file.read().split()
-    wordnet_ids = {int(ilsvrc_id): wordnet_id for wordnet_id, _, ilsvrc_id in class_table()}
-    return [wordnet_ids[int(number)] for number in numbers]
+    return val_classes(path)
 
 
 def _is_finished(folder: Path, num_images: int) -> bool:

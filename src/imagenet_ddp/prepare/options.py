@@ -18,6 +18,7 @@ from imagenet_ddp.data.sources.cells import PARQUET
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
+from imagenet_ddp.prepare.archives.scan import look
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB
@@ -30,14 +31,22 @@ class Plan:
     num_workers: int
     scan: Scan | None = None  # of the images, which check and pack read
     argv: Sequence[str] = ()  # as typed
+    archives: Sequence[Path] = ()  # which import reads
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
     request, config, mistakes = parse.read_single_process("prepare", PrepareConfig, argv, environ)
-    options, out, scan = config.prepare, config.out, None
+    options, out, scan, archives = config.prepare, config.out, None, ()
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
+    elif options.name == "import":
+        mistakes += (wrong := _validate_archive_dir(config.archive_dir))
+        if not wrong:
+            try:
+                archives, scan = look(config)
+            except ConfigError as error:
+                mistakes += error.mistakes
     elif options.name == "relabel":
         mistakes += _validate_relabel(config)
     else:
@@ -54,14 +63,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
-    return Plan(config, Path(str(out)), num_workers, scan, request.argv)
+    return Plan(config, Path(str(out)), num_workers, scan, request.argv, archives)
 
 
 def _validate_archive_dir(value: str | None) -> list[Mistake]:
     if value and Path(value).is_dir():
         return []
     got = f"but {describe_path(Path(value))} is not one" if value else "but is not set"
-    fix = setting("archive_dir=FOLDER", aim="to the folder with ILSVRC2012_img_train.tar")
+    fix = setting("archive_dir=FOLDER", aim="to the folder with the archives, such as ILSVRC2012_img_train.tar")
     return [Mistake(f"archive_dir must be a folder, {got}", ("archive_dir",), (fix,))]
 
 

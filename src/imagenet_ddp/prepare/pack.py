@@ -1,7 +1,8 @@
-"""Run prepare=pack: write the images of any source in packed form.
+"""Run prepare=pack and prepare=import: write the images of any source, or of archives, in packed form.
 
 The bytes depend only on the source and the options, because the images of each shard are chosen before the first one is
-encoded. All files are written in a folder inside `out`, then moved, packed.json last. A killed pack starts again.
+encoded. All files are written in a folder inside `out`, then moved, packed.json last. A killed command goes on after
+its finished shards.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ import os
 import shutil
 import sys
 import time
-import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -20,18 +20,15 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
-    RECORD,
-    WEIGHTS,
     WORK,
-    File,
     Manifest,
     PackOptions,
-    Split,
     read_manifest,
     wrong_sizes,
 )
@@ -39,20 +36,25 @@ from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.validation_split import file_size, map_files
 from imagenet_ddp.data.unreadable_images import BadImages
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.prepare.encode import EncodedImage, encode_image, encoder_versions
+from imagenet_ddp.prepare.archives.archive_images import ArchiveImages
+from imagenet_ddp.prepare.archives.checksums import SUMS, sums_of
+from imagenet_ddp.prepare.encode import encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
+from imagenet_ddp.prepare.shards import Shard, divide, shard_name, write_split
 from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
-from imagenet_ddp.system.files import sha256
+from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import MIB, duration
 
 LOCK = ".lock"
 BAD = "bad_images.csv"
+CLASSES = "classes.csv"  # of archives
+STATE = ".state.json"  # what the folder of drafts is made of
 NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 AHEAD = 8  # images that each process encodes in advance
 
@@ -73,6 +75,8 @@ def run(plan: Plan) -> int:
 def _run(plan: Plan, out: Path) -> None:
     begin_s, data = time.monotonic(), plan.config.data
     source = open_source(data, plan.config.seed, found=plan.scan)
+    for line in (*source.notes, *source.doubts) if plan.archives else ():
+        print_message(line)
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
     names = {name: _names(split, data.root) for name, split in images.items()}
     options = PackOptions(
@@ -88,10 +92,13 @@ def _run(plan: Plan, out: Path) -> None:
         print_message(f"{out} is already packed: {_counts(_existing_pack(out, options))}.", sys.stdout)
         return
     draft = out / WORK
-    shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
 
     def encode(chosen: Mapping[str, np.ndarray]) -> Generator[Result]:
-        tasks = ((name, index) for name, indices in chosen.items() for index in indices.tolist())
+        tasks = (
+            (name, index, *_read_here(images[name], index))
+            for name, indices in chosen.items()
+            for index in indices.tolist()
+        )
         return process_images(
             partial(encode_image, options=options), images, tasks,
             plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
@@ -99,22 +106,53 @@ def _run(plan: Plan, out: Path) -> None:
 
     mean_bytes = _mean_bytes(encode, images)
     num_bytes = sum(mean_bytes[name] * len(split) for name, split in images.items())
-    require_free_space(out, num_bytes, ", or set a smaller prepare.short_side")
-    draft.mkdir()
     per_shard = {name: max(1, int(options.shard_mib * MIB / max(mean, 1))) for name, mean in mean_bytes.items()}
-    shards = {name: divide(len(split), per_shard[name], shuffle=name == "train") for name, split in images.items()}
-    total = sum(map(len, images.values()))
-    progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
-    ignored = IgnoredParts(print_message)
-    encoded = encode({name: np.concatenate(of_split) for name, of_split in shards.items()})
+    draft.mkdir(exist_ok=True)
+    there = sum(path.stat().st_size for path in draft.iterdir())  # kept, or removed
+    require_free_space(out, num_bytes - there, ", or set a smaller prepare.short_side")
+    sums = sums_of(plan.archives, Path(str(plan.config.archive_dir)), draft) if plan.archives else b""
+    state = {**asdict(options), "per_shard": per_shard, "archives": hashlib.sha256(sums).hexdigest()}
+    _begin(draft, json.dumps(state))
+    shards = {
+        name: divide(len(split), per_shard[name], shuffle=name == "train", parts=getattr(split, "parts", None))
+        for name, split in images.items()
+    }
+    finished = {name: _finished(draft, name, len(of_split)) for name, of_split in shards.items()}
+    todo = {
+        name: [indices for number, indices in enumerate(of_split) if number not in finished[name]]
+        for name, of_split in shards.items()
+    }
+    total, verb = sum(map(len, images.values())), plan.config.prepare.name
+    progress = Progress(verb, total, "images")
+    if num_there := total - sum(len(indices) for of_split in todo.values() for indices in of_split):
+        print_message(f"{out}: {num_there:,} of {total:,} images are packed already.")
+        progress.add(num_there)
+    hint = "look at these files in the archive, or copy it again" if plan.archives else None
+    bad_images, ignored = BadImages(data, total, say=print_message, hint=hint), IgnoredParts(print_message)
+    encoded = encode({name: np.concatenate([[], *of_split]).astype(np.int64) for name, of_split in todo.items()})
+    read_bytes, first_s = [0], time.monotonic()
+
+    def count(num_images: int, num_bytes: int) -> None:
+        read_bytes[0] += num_bytes
+        progress.add(num_images)
+
+    def speed() -> str:
+        return f", {read_bytes[0] / 1e6 / max(time.monotonic() - first_s, 1e-3):,.1f} MB/s"
+
+    progress.more = speed
     with contextlib.closing(progress), contextlib.closing(encoded):
         splits = {
-            name: _write_split(draft, name, (split, names[name]), shards[name], encoded, bad_images, ignored, progress)
+            name: write_split(
+                draft, name, (split, names[name]), shards[name], finished[name], encoded, bad_images, ignored, count
+            )
             for name, split in images.items()
         }
     manifest = Manifest(**asdict(options), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
         (draft / BAD).write_bytes(table_bytes(("path", "reason"), bad, plan.config.csv_delimiter))
+    if plan.archives:
+        (draft / SUMS).write_bytes(sums)
+        (draft / CLASSES).write_bytes(_class_table(source, plan.config.csv_delimiter))
     (draft / FILE).write_bytes(manifest.dump())
     _publish(draft, out)
     before = sum(split.source_bytes for split in splits.values())
@@ -124,7 +162,8 @@ def _run(plan: Plan, out: Path) -> None:
     taken_s = time.monotonic() - begin_s
     print_message(
         f"{out}: {_counts(manifest)} packed, {before / MIB:,.1f} MiB before, {after / MIB:,.1f} MiB after, in "
-        f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {quoted(f'data.root={out}')}",
+        f"{duration(taken_s)} ({taken_s:.1f} s{speed()} read). "
+        f"Train from it with data=packed {quoted(f'data.root={out}')}",
         sys.stdout,
     )
 
@@ -157,17 +196,49 @@ def _mean_bytes(
     return {name: sum(of_split) / max(len(of_split), 1) for name, of_split in sizes.items()}
 
 
+def _read_here(images: Images, index: int) -> tuple[bytes, ...]:
+    """Return (the bytes of an image,) if this process reads them for those that encode, else ()."""
+    if isinstance(images, ArchiveImages) and images.parts is not None:
+        with contextlib.suppress(UnreadableImage):  # the other process finds the same
+            return (images.encoded(index),)
+    return ()
+
+
+def _begin(draft: Path, state: str) -> None:
+    """Empty the folder of drafts if they are of another source, or made with other options."""
+    file = draft / STATE
+    if not (file.is_file() and file.read_text() == state):
+        shutil.rmtree(draft)
+        draft.mkdir()
+        atomic_write(file, state)
+
+
+def _finished(draft: Path, split: str, num_shards: int) -> dict[int, Shard]:
+    found = {number: Shard.load(draft, shard_name(split, number)) for number in range(num_shards)}
+    return {number: shard for number, shard in found.items() if shard is not None}
+
+
+def _class_table(source: Source, delimiter: str) -> bytes:
+    """Return a table of the number of images of each class in the archives."""
+    size = len(source.classes)
+    splits = source.train, source.val
+    counts = [[0] * size if images is None else images.num_of_each(size).tolist() for images in splits]
+    rows = zip(source.classes, source.labels, *counts, strict=True)
+    return table_bytes(("class", "label", "train", "val"), rows, delimiter)
+
+
 def _publish(draft: Path, out: Path) -> None:
     """Move the files to their final names, FILE last, and remove the folder of drafts."""
     os.sync()  # a power cut must not leave empty files under their final names
     for path in sorted(draft.iterdir(), key=lambda path: path.name == FILE):
-        path.replace(out / path.name)
-    draft.rmdir()
+        if not path.name.startswith("."):  # the records of the finished shards are not needed any more
+            path.replace(out / path.name)
+    shutil.rmtree(draft)
 
 
 def _names(images: Images, root: str | None) -> Names:
     """Return the names relative to the source's folder, whose path must not affect the packed bytes."""
-    if isinstance(images, PackedImages):
+    if isinstance(images, PackedImages | ArchiveImages):
         return images.names
     prefix = f"{images.location or root}{os.sep}"
     return Names.of(images.path(index).removeprefix(prefix) for index in range(len(images)))
@@ -182,76 +253,12 @@ def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[st
             sha.update(array.tobytes())
         if images.weights is not None:
             sha.update(images.weights.astype("<f4").tobytes())
+        if isinstance(images, ArchiveImages):
+            sha.update(images.sizes().astype("<i8").tobytes())
         if isinstance(images, FileImages):
             sizes = map_files(file_size, images.location, names[name], range(len(images)), "Reading file sizes")
             sha.update(np.array(sizes, "<i8").tobytes())
     return sha.hexdigest()
-
-
-def divide(num_images: int, per_shard: int, *, shuffle: bool) -> list[np.ndarray]:
-    """Return the positions of the images in each shard. Shuffling makes a few shards a fair sample of all classes. The
-    order is always the same, because RandomState's stream is frozen (NEP 19)."""
-    order = np.random.RandomState(0).permutation(num_images) if shuffle else np.arange(num_images)
-    return [np.sort(order[first : first + per_shard]) for first in range(0, num_images, per_shard)]
-
-
-def _write_split(
-    folder: Path,
-    name: str,
-    source: tuple[Images, Names],
-    shards: list[np.ndarray],
-    encoded: Iterator[Result],
-    bad_images: BadImages,
-    ignored: IgnoredParts,
-    progress: Progress,
-) -> Split:
-    """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read."""
-    (images, names), source_bytes, files = source, 0, []
-    records, left_out = np.zeros(len(images), RECORD), []
-    for number, indices in enumerate(shards):
-        path, sha, position = folder / f"{name}-{number:05}.bin", hashlib.sha256(), 0
-        with path.open("wb") as file:
-            for index, result in zip(indices.tolist(), encoded, strict=False):
-                progress.add(1)
-                image: EncodedImage = result.value or EncodedImage(b"", reason=result.failure)
-                if image.reason:
-                    left_out.append((index, image.reason))
-                    bad_images.on_bad_images([(images.path(index), image.reason)])
-                    continue
-                if image.ignored:
-                    ignored.add(name, images, {index: image.ignored.value})
-                file.write(image.data)
-                sha.update(image.data)
-                crc32 = zlib.crc32(image.data)
-                records[index] = (position, len(image.data), number, crc32, image.height, image.width)
-                position += len(image.data)
-                source_bytes += image.source_bytes
-        files.append(File(path.name, position, sha.hexdigest()))
-    is_packed = records["num_bytes"] > 0
-    if not is_packed.any():
-        raise RunError(f"at least one {name} image must be readable, but none is. Hint: choose another source.")
-    lengths = np.diff(names.ends, prepend=0)
-    arrays = {
-        "records": records[is_packed],
-        "targets": images.targets[is_packed].astype("<i8"),
-        "names": names.text[np.repeat(is_packed, lengths)],
-        "name_ends": np.cumsum(lengths[is_packed]).astype("<i8"),
-    }
-    if images.weights is not None:
-        arrays[WEIGHTS] = images.weights[is_packed].astype("<f4")
-    return Split(
-        int(is_packed.sum()),
-        name == "train",
-        files,
-        {key: _save(folder / f"{name}.{key}.npy", array) for key, array in arrays.items()},
-        source_bytes,
-        [{"name": names[index], "reason": reason} for index, reason in sorted(left_out)],
-    )
-
-
-def _save(path: Path, array: np.ndarray) -> File:
-    np.save(path, array)
-    return File(path.name, path.stat().st_size, sha256(path))
 
 
 def _counts(manifest: Manifest) -> str:

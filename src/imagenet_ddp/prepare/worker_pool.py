@@ -20,7 +20,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 
 START_S = 120.0  # limit for the start of a process, which imports torch
-Function = Callable[[Images, int], Any]
+Function = Callable[..., Any]  # of the images of a split, a position, and what else a task has
 
 
 class Result(NamedTuple):
@@ -48,8 +48,8 @@ class _Process:
             raise TimeoutError
         return self._connection.recv()
 
-    def ask(self, split: str, index: int, timeout_s: float) -> Any:
-        self._connection.send((split, index))
+    def ask(self, task: tuple[Any, ...], timeout_s: float) -> Any:
+        self._connection.send(task)
         return self.receive(timeout_s)
 
     def kill(self) -> int | None:
@@ -62,12 +62,13 @@ class _Process:
 def process_images(
     function: Function,
     images: Mapping[str, Images],
-    tasks: Iterable[tuple[str, int]],
+    tasks: Iterable[tuple[Any, ...]],
     num_workers: int,
     timeout_s: float,
     window: int,
 ) -> Generator[Result, None, None]:
-    """Yield the Result of function(images[split], index) for each task (split, index), in the order of the tasks.
+    """Yield the Result of function(images[split], index, *more) for each task (split, index, *more), in the order of
+    the tasks.
 
     timeout_s: limit for one image. window: how many images may be started before the first of them is consumed, which
     bounds the memory. Raises RunError if a process cannot start, and whatever the function raises.
@@ -87,11 +88,11 @@ def process_images(
             ) from error
         return process
 
-    def handle(task: tuple[str, int], *, again: bool = False) -> Result:
+    def handle(task: tuple[Any, ...], *, again: bool = False) -> Result:
         if getattr(own, "process", None) is None:
             own.process = start()
         try:
-            value = own.process.ask(*task, timeout_s)
+            value = own.process.ask(task, timeout_s)
         except (EOFError, OSError) as error:
             name = signal_name(own.process.kill() or 0)
             own.process = None
@@ -102,10 +103,10 @@ def process_images(
             crash = f"it crashes the decoder{f' ({name})' * bool(name)}"
             if name == "SIGKILL":
                 crash = "its process was killed (SIGKILL), usually because memory ran out"
-            return Result(*task, None, late if isinstance(error, TimeoutError) else crash)
+            return Result(task[0], task[1], None, late if isinstance(error, TimeoutError) else crash)
         if isinstance(value, Exception):
             raise value
-        return Result(*task, value)
+        return Result(task[0], task[1], value)
 
     threads, todo, begun = ThreadPoolExecutor(num_workers), iter(tasks), deque[Future[Result]]()
     try:
@@ -134,9 +135,9 @@ def _work(function: Function, images: dict[str, Images], connection: Connection)
     with contextlib.suppress(EOFError, OSError):  # the parent has ended
         connection.send("ready")
         while True:
-            split, index = connection.recv()
+            split, index, *more = connection.recv()
             try:
-                answer = function(images[split], index)
+                answer = function(images[split], index, *more)
             except Exception as error:
                 error.add_note(traceback.format_exc())  # a pickled error loses its traceback
                 answer = error

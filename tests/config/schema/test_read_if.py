@@ -44,7 +44,7 @@ READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": tu
 
 
 def command_of(path: str) -> str:
-    verb = "prepare" if path in ("archive_dir", "decisions", "undo") else path.partition(".")[0]
+    verb = "prepare" if path in ("archive_dir", "labels", "names", "decisions", "undo") else path.partition(".")[0]
     return verb if verb in READ else "train"
 
 

@@ -259,18 +259,20 @@ class SubmitConfig(RunConfig):
 class PrepareOptions(Section):
     name: Annotated[
         str,
-        choice("imagenet", "pack", "check", "relabel"),
-        "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image; relabel: correct "
-        "labels as a list says.",
+        choice("imagenet", "pack", "import", "check", "relabel"),
+        "imagenet: extract ImageNet's archives; pack: write packed images; import: the same, of Parquet or tar files; "
+        "check: decode every image; relabel: correct labels as a list says.",
     ] = MISSING
-    num_workers: Annotated[Any, AUTO | integer(1), "pack, check: number of processes; auto: one per CPU core."] = "auto"
-    timeout_s: Annotated[float, number(above=0), "pack, check: seconds after which an image counts as unreadable."] = (
-        60.0
-    )
-    short_side: Annotated[int, integer(0), "pack: largest short side in pixels; 0: the original size."] = 256
-    quality: Annotated[int, integer(1, 100), "pack: JPEG quality."] = 90
-    form: Annotated[str, choice("jpeg", "raw"), "pack: store images as jpeg, or raw as uint8 pixels."] = "jpeg"
-    shard_mib: Annotated[int, integer(1), "pack: approximate size of one file in MiB."] = 64
+    num_workers: Annotated[
+        Any, AUTO | integer(1), "pack, import, check: number of processes; auto: one per CPU core."
+    ] = "auto"
+    timeout_s: Annotated[
+        float, number(above=0), "pack, import, check: seconds after which an image counts as unreadable."
+    ] = 60.0
+    short_side: Annotated[int, integer(0), "pack, import: largest short side in pixels; 0: the original size."] = 256
+    quality: Annotated[int, integer(1, 100), "pack, import: JPEG quality."] = 90
+    form: Annotated[str, choice("jpeg", "raw"), "pack, import: store images as jpeg, or raw as uint8 pixels."] = "jpeg"
+    shard_mib: Annotated[int, integer(1), "pack, import: approximate size of one file in MiB."] = 64
 
 
 @dataclass
@@ -279,7 +281,16 @@ class PrepareConfig(CommonConfig):
         "${data.name}"
     )
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
-    archive_dir: Annotated[str | None, "imagenet: folder of the archives."] = None
+    archive_dir: Annotated[str | None, "imagenet, import: folder of the archives."] = None
+    labels: Annotated[
+        str | None,
+        Example("FILE.csv"),
+        "import: table with the columns path and label, for tar files without class folders; null: ImageNet's devkit "
+        "or Kaggle's list in archive_dir.",
+    ] = None
+    names: Annotated[
+        str | None, Example("FILE"), "import: names of the classes, one per line; null: those in the Parquet files."
+    ] = None
     decisions: Annotated[str | None, "relabel: list of wrong labels with your decisions, CSV."] = None
     undo: Annotated[bool, "relabel: change the labels of the list back."] = False
     out: Annotated[str | None, "Folder to write."] = None

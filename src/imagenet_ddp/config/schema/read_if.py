@@ -74,7 +74,7 @@ _DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choi
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY = _unset("model._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
-_PACK = _one_of("prepare.name", "pack")
+_PACK = _one_of("prepare.name", "pack", "import")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "train_dir val_dir", _one_of("data.name", "imagefolder", "imagenet")),
@@ -113,10 +113,11 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("trainer", "gradient_clip_algorithm", _above_0("1.0", "trainer.gradient_clip_val")),
     **_of("tune", "num_random_trials", _one_of("tune.sampler", "tpe")),
     **_of("tune", "pruner_num_trials pruner_num_epochs", _one_of("tune.pruner", "median")),
-    **_of("prepare", "num_workers timeout_s", _one_of("prepare.name", "pack", "check")),
+    **_of("prepare", "num_workers timeout_s", _one_of("prepare.name", "pack", "import", "check")),
     **_of("prepare", "short_side form shard_mib", _PACK),
     **_of("prepare", "quality", _PACK, _one_of("prepare.form", "jpeg")),
-    "archive_dir": (_one_of("prepare.name", "imagenet"),),
+    "archive_dir": (_one_of("prepare.name", "imagenet", "import"),),
+    **dict.fromkeys(("labels", "names"), (_one_of("prepare.name", "import"),)),
     **dict.fromkeys(("decisions", "undo"), (_one_of("prepare.name", "relabel"),)),
     **_of("benchmark", "num_images", _one_of("benchmark.name", "loader", "train")),
     **_of("benchmark", "num_workers short_side quality", _one_of("benchmark.name", "loader")),

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,17 @@ def class_table() -> list[list[str]]:
 def class_labels() -> dict[str, str]:
     """Return a dict of WordNet id -> class name, in the order of the class numbers."""
     return {wordnet_id: name for wordnet_id, name, _ in class_table()}
+
+
+def wordnet_ids(names: Sequence[str]) -> list[str] | None:
+    """Return the WordNet ids of ImageNet's classes if these are their names in the order of the class numbers, such as
+    "tench, Tinca tinca"; None for other classes. The published lists differ in a few names."""
+    known = class_labels()
+    if len(names) != NUM_CLASSES:
+        return None
+    pairs = zip(names, known.items(), strict=True)
+    same = sum(name == key or name.partition(",")[0].strip().lower() == label.lower() for name, (key, label) in pairs)
+    return list(known) if same >= 0.9 * NUM_CLASSES else None
 
 
 def validate_counts(name: str, folder: str, counts: Mapping[str, int]) -> list[str]:
