@@ -5,7 +5,8 @@ import shlex
 from dataclasses import dataclass
 
 # Words in the option of a fix that stand for something of the user's.
-PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PASSWORD", "PATH", "TIME", "USER", "VALUE"}
+PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PASSWORD", "PATH", "SIZE", "TIME", "USER",
+                "VALUE"}  # fmt: skip
 
 
 def key_of(option: str) -> str:

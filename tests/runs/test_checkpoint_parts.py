@@ -27,8 +27,8 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
     places += [(KEY, "eval_transform", name) for name in whole[KEY]["eval_transform"]]
     torch.save(whole, path)
     request, num_refused = parse.command_line("evaluate", [f"checkpoint={path}"], {}), 0
-    for place in places:
-        for value in VALUES[:: 1 if place[0] == KEY else 3]:
+    for number, place in enumerate(places):
+        for value in VALUES[number % 3 :: 3]:  # each type at a third of the places
             checkpoint = {**whole, KEY: copy.deepcopy(whole[KEY])}
             node: Any = checkpoint
             for part in place[:-1]:
@@ -41,7 +41,7 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
                 num_refused += 1
             except Exception as error:
                 pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
-    assert num_refused > 100
+    assert num_refused > 60
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, check_classes, class_labels
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.weights.facts import Facts, larger_imagenet
@@ -55,10 +56,12 @@ class TrainedModel:
         if self.has_names:
             return check_classes(source, self.classes, self.origin)
         if len(source.classes) != len(self.classes):
-            raise ConfigError(
+            what = (
                 f"the data must have the {len(self.classes)} classes of {self.origin}, got {len(source.classes)}: "
-                f"{class_list(source.classes)}. Hint: set data.root=FOLDER to the data of its training."
+                f"{class_list(source.classes)}"
             )
+            way = setting("data.root=FOLDER", aim="to the data of its training")
+            raise ConfigError(Mistake(what, ("data.root",), (way,)))
         return np.arange(len(self.classes))
 
 

@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss, OwnLossConf
 from imagenet_ddp.config.section import make
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import must_be, setting
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.system.text import class_list, first_line
 
 
@@ -92,11 +92,9 @@ def weights_by_class(option: Any, classes: Sequence[str]) -> Any:
         return option
     weights = {str(name): float(weight) for name, weight in option.items()}  # YAML reads 2 as a number
     if unknown := sorted(weights.keys() - set(classes)):
-        raise ConfigError(
-            f"loss.class_weights must name classes of the data ({class_list(classes)}), but {class_list(unknown)} "
-            f"{'is' if len(unknown) == 1 else 'are'} not among them. Hint: set "
-            f"loss.class_weights={{{classes[0]}:{weights[unknown[0]]:g}}}."
-        )
+        key, others = "loss.class_weights", f"{class_list(unknown)} {'is' if len(unknown) == 1 else 'are'}"
+        what = f"{key} must name classes of the data ({class_list(classes)}), but {others} not among them"
+        raise ConfigError(Mistake(what, (key,), (setting(f"{key}={{{classes[0]}:{weights[unknown[0]]:g}}}"),)))
     return [weights.get(name, 1.0) for name in classes]
 
 

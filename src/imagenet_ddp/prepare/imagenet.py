@@ -12,6 +12,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES
 from imagenet_ddp.data.sources.walk import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.archives.devkit import DEVKIT, val_classes
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
@@ -54,10 +55,9 @@ def _find_archives(archive_dir: Path) -> tuple[list[str], list[str]]:
         else:
             found.append(split)
     if not found:
-        raise ConfigError(
-            f"archive_dir must contain ImageNet's archives, but {archive_dir} does not. Hint: set archive_dir=FOLDER "
-            f"to a folder with {', '.join(ARCHIVES.values())} and {DEVKIT} from {URL}."
-        )
+        what = f"archive_dir must contain ImageNet's archives, but {archive_dir} does not"
+        aim = f"to a folder with {', '.join(ARCHIVES.values())} and {DEVKIT} from {URL}"
+        raise ConfigError(Mistake(what, ("archive_dir",), (setting("archive_dir=FOLDER", aim=aim),)))
     return found, left_out
 
 

@@ -249,7 +249,7 @@ def read(path: Path) -> dict[str, Any]:
 
 _TEXTS = list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
 _TEXT, _COUNT = matching(r"(?s).*", "text"), integer(0)
-_MAPPING = kind("a mapping", is_mapping)
+_MAPPING = kind("a mapping of names", lambda value: is_mapping(value) and all(isinstance(name, str) for name in value))
 
 
 def _are_keys(value: Any) -> bool:

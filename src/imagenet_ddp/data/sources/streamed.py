@@ -267,11 +267,15 @@ def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: DataConfi
     if max_bytes is None:
         needed = sum(file.num_bytes for split in splits for file in split.shards if not cache.is_there(file))
         if needed > (free := shutil.disk_usage(folder).free):
-            raise ConfigError(
+            what = (
                 f"{folder} must have room for {needed / MIB:,.0f} MiB of shards, but its disk has "
-                f"{free / MIB:,.0f} MiB free. Hint: set data.cache_gib=SIZE to keep fewer shards, or "
-                "data.cache_dir=FOLDER to use another disk."
+                f"{free / MIB:,.0f} MiB free"
             )
+            ways = (
+                setting("data.cache_gib=SIZE", aim="to keep fewer shards"),
+                setting("data.cache_dir=FOLDER", aim="to use another disk"),
+            )
+            raise ConfigError(Mistake(what, ("data.cache_gib", "data.cache_dir"), ways))
         return cache
     for split in splits:
         window = (data.shuffle_window_shards or len(split.shards)) if split.shuffled else 1

@@ -24,7 +24,7 @@ from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS, map_concurrently
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
@@ -178,21 +178,21 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
     """Read data.root. Without a `split` column, all rows are training images, or validation images if verb is evaluate.
     Raises ConfigError with all mistakes except files that do not exist."""
     if unknown := [key for key in data.args if key not in COLUMNS]:
-        raise ConfigError(
-            f"data.args of data=table must be among {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}. "
-            f"Hint: leave data.args.{unknown[0]} out."
-        )
+        what = f"data.args of data=table must be among {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}"
+        raise ConfigError(Mistake(what, ("data.args",), (without(f"data.args.{unknown[0]}"),)))
     path = Path(data.root or "")
     if not path.is_file():  # reading a pipe might never end
         got = f"but {describe_path(path)} is not a file" if data.root else "got null"
-        hint = f", or data=imagefolder data.root={path}" if data.root and path.is_dir() else " with path and label"
-        raise ConfigError(f"data.root must be the table of the images, {got}. Hint: set data.root=FILE.csv{hint}.")
+        ways = (setting("data.root=FILE.csv", aim="with path and label"),)
+        if data.root and path.is_dir():
+            ways = setting("data.root=FILE.csv"), setting("data=imagefolder", f"data.root={path}")
+        raise ConfigError(Mistake(f"data.root must be the table of the images, {got}", ("data.root",), ways))
     folder = Path(data.images_dir) if data.images_dir else path.parent
     if not folder.is_dir():
-        raise ConfigError(
-            f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
-            "data.images_dir=FOLDER, or leave it out if the paths are relative to the table's folder."
-        )
+        key = "data.images_dir"
+        what = f"{key} must be the folder of the images, but {describe_path(folder)} is not a folder"
+        leave_out = Fix(without=(key,), aim="if the paths are relative to the table's folder")
+        raise ConfigError(Mistake(what, (key,), (setting(f"{key}=FOLDER"), leave_out)))
     names = {purpose: str(data.args.get(purpose) or purpose) for purpose in COLUMNS}
     cells = read_cells(path, names)
     # a column whose name is set in data.args must exist
