@@ -104,5 +104,5 @@ def test_weights_by_name_reach_their_class():
         loss(class_weights=[1, 2, 3])
     assert weights_by_class({2: 100, "1": 5}, classes) == [1.0, 5.0, 1.0, 100.0]
     assert weights_by_class([4, 3, 2, 1], classes) == [4, 3, 2, 1]
-    with pytest.raises(ConfigError, match=r"must name classes of the data \(0, 1, 10, 2\), but cat is not among them"):
+    with pytest.raises(ConfigError, match=r"must name classes of the data \(0, 1, 2, 10\), but cat is not among them"):
         weights_by_class({"cat": 3}, classes)
