@@ -168,8 +168,9 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _composed_once() -> None:
     from helpers.composed_once import compose_once
+    from helpers.forked_commands import SHARED
 
-    compose_once()
+    compose_once(Path(os.environ[SHARED]) if SHARED in os.environ else None)
 
 
 def _restored_process() -> Iterator[None]:

@@ -1,8 +1,10 @@
 """Compose many command lines quickly: each file of conf/ is parsed once, and each choice of files composed once."""
 
+import functools
 import hashlib
 import os
 import pickle
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+# Not text that Hydra's grammar reads as a number, a truth value or null.
+_RUN_DIR = re.compile(r"hydra\.run\.dir=(?!(?:true|false|null|nan|inf)$)/?[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
 _KEPT: dict[str, bytes] = {}
 _PARSED: dict[tuple[object, ...], bytes] = {}
 _compose, _list_names = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.get_group_options
@@ -52,6 +56,10 @@ def composed(
     Hydra's own calls, which are left to it."""
     if more or _has_own_files(self):
         return _compose(self, config_name, overrides, run_mode, **more)
+    # the run's folder is put in afterwards, because each test has its own
+    run_dirs = [each for each in overrides if each.startswith("hydra.run.dir=")]
+    run_dir = run_dirs[0] if len(run_dirs) == 1 and _RUN_DIR.fullmatch(run_dirs[0]) else None
+    overrides = ["hydra.run.dir=any" if each == run_dir else each for each in overrides]
     words = repr((config_name, run_mode, *overrides)).encode(errors="surrogateescape")
     key = hashlib.sha256(words).hexdigest()
     if key not in _KEPT and folder is not None and (folder / key).exists():
@@ -64,12 +72,17 @@ def composed(
             own.rename(folder / key)
     config: DictConfig = pickle.loads(_KEPT[key])
     config.hydra.runtime.cwd = str(Path.cwd())  # another test may have composed it in its folder
+    if run_dir is not None:
+        config.hydra.run.dir, listed = run_dir.partition("=")[2], config.hydra.overrides.hydra
+        config.hydra.overrides.hydra = [run_dir if each == "hydra.run.dir=any" else each for each in listed]
     return config
 
 
-def compose_once() -> None:
-    """Patch Hydra in this process so that it parses each file of conf/ once, and composes each choice of files once."""
+def compose_once(folder: Path | None) -> None:
+    """Patch Hydra in this process so that it parses each file of conf/ once, and composes each choice of files once.
+    folder: keeps the configs for other processes."""
     parse_files_once()
+    kept: Any = functools.partialmethod(composed, folder=folder)
     listed: dict[tuple[object, ...], list[str]] = {}
 
     def names(self: ConfigLoaderImpl, group_name: str, **more: Any) -> list[str]:
@@ -80,5 +93,5 @@ def compose_once() -> None:
             listed[key] = _list_names(self, group_name, **more)
         return listed[key]
 
-    ConfigLoaderImpl.load_configuration = composed  # type: ignore[method-assign]
+    ConfigLoaderImpl.load_configuration = kept
     ConfigLoaderImpl.get_group_options = names  # type: ignore[method-assign]

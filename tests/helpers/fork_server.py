@@ -51,13 +51,17 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SI
 LIBC = ctypes.CDLL(None, use_errno=True)
 HIGH_FD = 200  # above any file descriptor that a process passes on
 MESSAGE_BYTES, MAX_FDS = 1 << 20, 64
-# Variables that Python, OpenMP and huggingface_hub (imported by timm) read at their start. A forked process has the
-# values that this server started with.
-AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG", "HF_")
+# Variables that Python and OpenMP read at their start. A forked process has the values that this server started with.
+AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(AT_START)}
+
+
+def of_hub(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that huggingface_hub, which timm imports, reads when it is imported."""
+    return {name: value for name, value in environment.items() if name.startswith("HF_")}
 
 
 def serve() -> NoReturn:
@@ -178,11 +182,15 @@ def _run(request: bytes, received: list[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.chdir(folder)
+    hub = of_hub(os.environ)
     os.environ.clear()
     os.environ.update(environment)
     sys.modules["numpy"].random.seed()  # as in each new Python process; `random` reseeds itself after a fork
     platform._uname_cache = None  # type: ignore[attr-defined]  # the host has another name
     tempfile.tempdir = None  # the environment may have another TMPDIR
+    if hub != of_hub(environment):
+        for name in [each for each in sys.modules if each.partition(".")[0] in ("huggingface_hub", "timm")]:
+            del sys.modules[name]
     _fork_what_it_starts()
     is_module = words[1] == "-m"
     sys.path[:0] = [folder if is_module else "", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
