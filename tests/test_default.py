@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Run, clean_environ
@@ -45,29 +44,18 @@ def test_the_first_command_learns(tmp_path: Path) -> None:
     assert (folder / "curves.png").stat().st_size > 20_000
 
 
-@pytest.mark.slow(60)
-def test_the_quick_recipe_and_weights_of_other_classes(run: Run, tmp_path: Path) -> None:
-    """Five classes of generated shapes: a part of the recipe is enough to see that it learns at the speed it should.
-    The other five classes, with 60 images each, are learned from those weights."""
-    for root, names, count in (("first", CLASSES[::2], 200), ("second", CLASSES[1::2], 60)):
-        for split, name in itertools.product(("train", "val"), names):
-            (tmp_path / root / split / name).mkdir(parents=True)
-            for number in range(count if split == "train" else 50):
-                pixels, quality = draw(split, name, number, seed=0)
-                Image.fromarray(pixels).save(tmp_path / root / split / name / f"{number:03}.jpg", quality=quality)
+@pytest.mark.slow(30)
+def test_the_quick_recipe_learns(run: Run, tmp_path: Path) -> None:
+    """Five classes of generated shapes: a part of the recipe is enough to see that it learns at the speed it should."""
+    for split, name in itertools.product(("train", "val"), CLASSES[::2]):
+        (tmp_path / "shapes" / split / name).mkdir(parents=True)
+        for number in range(200 if split == "train" else 50):
+            pixels, quality = draw(split, name, number, seed=0)
+            Image.fromarray(pixels).save(tmp_path / "shapes" / split / name / f"{number:03}.jpg", quality=quality)
     # one thread: two that share a core with other work wait for each other in loops that cost CPU time
-    shape = ["experiment=quick", "data=imagefolder", "cluster.num_threads=1"]
-
-    def trained(folder: str, *options: str) -> dict[str, Any]:
-        result = run("train", *shape, *options, f"hydra.run.dir={folder}", timeout_s=900)
-        assert result.returncode == 0, result.stdout + result.stderr
-        return json.loads((tmp_path / folder / "summary.json").read_text())
-
-    summary = trained("start", "data.root=first", "trainer.max_epochs=2")
+    options = ["data=imagefolder", "data.root=shapes", "trainer.max_epochs=2", "cluster.num_threads=1"]
+    run("train", "experiment=quick", *options, "hydra.run.dir=r", timeout_s=900, code=0)
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
     assert summary["best/val/top1"] >= 0.45  # 0.63 was seen
     # far off: 15 was seen on a quiet machine
     assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 120
-
-    weights = "model.weights=start/checkpoints/best.ckpt"
-    fine_tuned = trained("fine_tuned", "data.root=second", "trainer.max_epochs=2", weights)
-    assert fine_tuned["best/val/top1"] > 0.4  # 0.55 was seen, and 0.22 from scratch
