@@ -1,5 +1,7 @@
 """The measures of quality: each fault is found at the threshold that its sentence states, and no other."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
@@ -21,24 +23,27 @@ def scaled(factor: float, offset: float = 0) -> Image.Image:
 
 
 @pytest.mark.parametrize(
-    ("image", "expected"),
+    ("make", "expected"),
     [
-        (GOOD, set()),
-        (GOOD.resize((4000, 3000), Image.Resampling.NEAREST), set()),
-        (GOOD.filter(ImageFilter.GaussianBlur(1)), set()),
-        (GOOD.filter(ImageFilter.GaussianBlur(6)), {"blurry"}),
-        (GOOD.resize((2560, 1920)).filter(ImageFilter.GaussianBlur(24)), {"blurry"}),  # the same, at another size
-        (GOOD.resize((80, 60), Image.Resampling.NEAREST), {"small"}),
-        (scaled(0.3), {"dark"}),
-        (scaled(0.05, 245), {"bright", "flat"}),
-        (scaled(0.15, 110), {"flat"}),
-        (Image.new("RGB", (300, 300), (220, 190, 180)), {"flat", "uniform"}),
-        (GOOD.crop((0, 0, 640, 200)), {"long"}),
-        (GOOD.convert("L").convert("RGB"), {"grey"}),
+        (lambda: GOOD, set()),
+        (lambda: GOOD.resize((4000, 3000), Image.Resampling.NEAREST), set()),
+        (lambda: GOOD.filter(ImageFilter.GaussianBlur(1)), set()),
+        (lambda: GOOD.filter(ImageFilter.GaussianBlur(6)), {"blurry"}),
+        (
+            lambda: GOOD.resize((2560, 1920)).filter(ImageFilter.GaussianBlur(24)),
+            {"blurry"},
+        ),  # another size
+        (lambda: GOOD.resize((80, 60), Image.Resampling.NEAREST), {"small"}),
+        (lambda: scaled(0.3), {"dark"}),
+        (lambda: scaled(0.05, 245), {"bright", "flat"}),
+        (lambda: scaled(0.15, 110), {"flat"}),
+        (lambda: Image.new("RGB", (300, 300), (220, 190, 180)), {"flat", "uniform"}),
+        (lambda: GOOD.crop((0, 0, 640, 200)), {"long"}),
+        (lambda: GOOD.convert("L").convert("RGB"), {"grey"}),
     ],
 )
-def test_issues(image: Image.Image, expected: set[str]):
-    assert issues_of(image) == expected
+def test_issues(make: Callable[[], Image.Image], expected: set[str]):
+    assert issues_of(make()) == expected
 
 
 def test_an_image_that_was_not_read_has_no_issue():

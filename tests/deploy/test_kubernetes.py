@@ -6,31 +6,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import kubeflow.training.models
-import kubeflow_trainer_api.models as trainer
-import kubernetes.client.models
 import pytest
 from helpers.hosts import Hosts, requirement
 from helpers.restarted_nodes import Started, loses_a_node_and_resumes, small
-from kubernetes.client import ApiClient
 
 from imagenet_ddp.callbacks import background_logger, stalled_step
 
 from . import pods
 
-MODELS = {
-    "TrainingRuntime": trainer.TrainerV1alpha1TrainingRuntime,
-    "TrainJob": trainer.TrainerV1alpha1TrainJob,
-    "JobSet": trainer.JobsetV1alpha2JobSet,
-}
+MODELS = {"TrainingRuntime": "TrainerV1alpha1TrainingRuntime", "TrainJob": "TrainerV1alpha1TrainJob",
+          "JobSet": "JobsetV1alpha2JobSet"}  # fmt: skip
 FILES = sorted(path.name for path in pods.FOLDER.glob("*.yaml"))
 
 
 def read_back(document: dict[str, Any]) -> Any:
     """Return the document as the model of its kind has it: without the fields that it does not know. Raises ValueError
     for a value of another type."""
-    if model := MODELS.get(document["kind"]):
-        found = model.from_dict(document)
+    import kubeflow_trainer_api.models as trainer  # here, because every worker of pytest-xdist imports this file
+    from kubernetes.client import ApiClient
+
+    if name := MODELS.get(document["kind"]):
+        found = getattr(trainer, name).from_dict(document)
         assert found is not None
         return found.to_dict()
     client, model = (
@@ -40,14 +36,18 @@ def read_back(document: dict[str, Any]) -> Any:
     return client.sanitize_for_serialization(client.deserialize(SimpleNamespace(data=json.dumps(document)), model))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _one_client_for_all_models(monkeypatch: pytest.MonkeyPatch):
     """Kubernetes' client reads the models that it finds by name among its own."""
+    import kubeflow.training.models
+    import kubernetes.client.models
+
     for name, model in vars(kubeflow.training.models).items():
         if name.startswith("KubeflowOrgV1"):
             monkeypatch.setattr(kubernetes.client.models, name, model, raising=False)
 
 
+@pytest.mark.usefixtures("_one_client_for_all_models")
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_has_only_fields_that_its_kinds_know(file: str):
     for document in pods.documents(file):

@@ -305,9 +305,9 @@ def test_without_its_images_it_is_compared_on_random_ones(
     stored[KEY]["config"]["data"]["root"] = str(tmp_path / "gone")
     moved = tmp_path / "moved.ckpt"
     torch.save(stored, moved)
-    said = run_export(moved, "format=torch_export")
+    said = run_export(moved, "format=safetensors")
     assert "random images" in said[0] and "gone" in said[0]
-    assert (tmp_path / "export/model.pt2").is_file()
+    assert (tmp_path / "export/model.safetensors").is_file()
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         run_export(moved, f"data.root={tmp_path / 'nowhere'}", f"out={tmp_path / 'x.onnx'}", "card=false")
 

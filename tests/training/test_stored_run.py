@@ -52,7 +52,7 @@ def test_relative_paths_are_those_of_the_folder_in_which_the_run_was_started(pro
     done = typed(a, "train", "resume=r", "trainer.max_epochs=6")  # back in its own folder
     assert f"in {a}/data/train." in done.stdout
 
-    done = typed(b, "export", best, "format=torch_export", "out=m.pt2")
+    done = typed(b, "export", best, "format=safetensors", "out=m.safetensors")
     assert f"validation images in {a}/data/val: probabilities" in done.stdout
     done = typed(b, "report", "../a/r")
     assert "thumbnail" not in done.stdout and "no longer" not in done.stdout
@@ -177,7 +177,7 @@ def test_images_stay_held_out_under_other_names_and_beside_others(tmp_path: Path
     done = typed(tmp_path, "evaluate", BEST, "hydra.run.dir=e2")
     assert scored(tmp_path / "e2") == held_out
     assert "Left out: 30 images that it trained on, and 6 that it does not know." in done.stdout
-    done = typed(tmp_path, "export", BEST, "format=torch_export", "out=m.pt2")
+    done = typed(tmp_path, "export", BEST, "format=safetensors", "out=m.safetensors")
     assert "checkpoint on 10 validation images" in done.stdout
     done = typed(tmp_path, "report", "r")
     assert "Left out: 30 images that it trained on, and 6 that it does not know." in done.stdout
