@@ -17,6 +17,7 @@ from conftest import ROOT, Run, clean_environ, small_run
 from helpers import forked_commands
 from helpers.browser import CHROMIUM, Browser
 from PIL import ExifTags, Image
+from safetensors import safe_open
 from torch import nn
 
 from imagenet_ddp.cli import parse
@@ -25,6 +26,7 @@ from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.write_and_compare import _metadata, export
+from imagenet_ddp.exported.formats.registry import FORMATS, graph_format
 from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.launch.trained_model import load
@@ -63,13 +65,13 @@ def files(checkpoint: Path) -> Path:
     result = forked_commands.run("imagenet_ddp.export", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
-    for kind in ("torch_export", "safetensors"):
-        said = run_export(checkpoint, f"format={kind}")
+    for kind in ("openvino", "torch_export", "safetensors"):
+        said = run_export(checkpoint, f"format={kind}", "license=apache-2.0")
         for name, line in zip(("README.md", "classify.py"), said[-2:], strict=True):
             assert f"{name} exists. Hint: set overwrite=true" in line
     folder = checkpoint.parent.parent / "export"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "classify.py", "model.onnx", "model.pt2", "model.safetensors"
+        "README.md", "classify.py", "model.bin", "model.onnx", "model.pt2", "model.safetensors", "model.xml"
     ]  # fmt: skip
     return folder
 
@@ -106,18 +108,27 @@ def test_files_give_the_probabilities_of_the_checkpoint(
 ) -> None:
     wanted = expected(reference, photos)
     assert np.ptp(wanted, axis=0).max() > 0.05, "images that look alike to the net would prove nothing"
-    for name, bound in (("model.onnx", 2e-3), ("model.pt2", 1e-5)):
+    for name, bound in (("model.onnx", 2e-3), ("model.xml", 2e-3), ("model.pt2", 1e-5)):
         got = expected(open_exported(files / name, "auto"), photos)
         assert np.abs(got - wanted).max() < bound, name
-        assert (got.argsort() == wanted.argsort()).all(), name
-    stored = onnxruntime.InferenceSession(files / "model.onnx").get_modelmeta().custom_metadata_map
-    metadata = json.loads(stored["imagenet_ddp"])
-    assert metadata["classes"] == ["cat", "dog", "owl"] == metadata["labels"]
-    seen = metadata["eval_transform"]
-    assert (seen["image_size"], seen["val_resize"], seen["interpolation"]) == (32, 40, "bicubic")
-    assert seen["val_mirror"] is True and len(seen["mean"]) == len(seen["std"]) == 3
-    assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_score"])
-    assert (metadata["preprocessing"], metadata["comparison"]["num_images"]) == ("inside", 11)
+
+
+def test_every_file_has_what_its_user_needs(files: Path) -> None:
+    paths = [path for path in files.glob("model.*") if path.suffix != ".bin"]  # the weights beside model.xml
+    # the page of format=html is written where its runtime is installed: it is tested in a browser
+    assert {path.suffix for path in paths} == {kind.suffix for kind in FORMATS.values()} - {".html"}
+    for path in paths:
+        kind = graph_format(path)
+        opened = None if kind is None else kind.open(path)
+        metadata = json.loads(opened[1] if opened is not None else safe_open(path, "pt").metadata()["imagenet_ddp"])
+        assert metadata["classes"] == ["cat", "dog", "owl"] == metadata["labels"]
+        seen = metadata["eval_transform"]
+        assert (seen["image_size"], seen["val_resize"], seen["interpolation"]) == (32, 40, "bicubic")
+        assert seen["val_mirror"] is True and len(seen["mean"]) == len(seen["std"]) == 3
+        assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_score"])
+        assert (metadata["license"], metadata["familiarity_threshold"]) == ("apache-2.0", None)
+        assert metadata["preprocessing"] == (None if kind is None else "inside")
+        assert metadata["comparison"]["num_images"] == 11
 
 
 def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photographs: list[Path], run: Run) -> None:
@@ -213,6 +224,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     ("kind", "data", "preprocessing"),
     [
         ("torch_export", {"exif_orientation": True}, "short side to 40, centre crop of 32"),
+        ("openvino", {"fit": "squash"}, "resized to 32 x 32"),
         ("safetensors", {"fit": "pad", "vflip": 0.5, "rot90": 1.0}, "long side to 32, padded to a square"),
     ],
 )
@@ -220,14 +232,14 @@ def test_the_card_of_the_other_formats(
     kind: str, data: dict[str, Any], preprocessing: str, checkpoint: Path, photos: list[torch.Tensor], tree: Path,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    suffix = "pt2" if kind == "torch_export" else kind
+    suffix = FORMATS[kind].suffix
     (tmp_path / "other").symlink_to(tree)
     stored = torch.load(checkpoint, weights_only=True)
     stored[KEY]["config"]["data"] |= data
     stored[KEY]["eval_transform"] |= {key: value for key, value in data.items() if key != "exif_orientation"}
     torch.save(stored, tmp_path / "trained.ckpt")
     more = ["num_images=3", f"data.root={tmp_path / 'other'}"]
-    run_export(tmp_path / "trained.ckpt", f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", *more)
+    run_export(tmp_path / "trained.ckpt", f"out={tmp_path / f'm{suffix}'}", f"format={kind}", *more)
     card = (tmp_path / "README.md").read_text()
     assert f"trained on {tree.name}\n" in card, "not on the images of the comparison"
     assert f"| Preprocessing | {preprocessing}" in card

@@ -170,8 +170,8 @@ class DemoConfig(TrainedConfig):
 class ExportConfig(TrainedConfig):
     format: Annotated[
         str | None,
-        "onnx, onnx_fp16 (half the size), torch_export (.pt2), safetensors (weights only), or html (a page that "
-        "classifies pictures in a browser); null: onnx, with push safetensors.",
+        "onnx, onnx_fp16 (half the size), openvino, torch_export (.pt2), safetensors (weights only), or html (a page "
+        "that classifies pictures in a browser); null: onnx, with push safetensors.",
     ] = None
     out: Annotated[
         str | None,

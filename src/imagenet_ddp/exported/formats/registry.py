@@ -8,10 +8,12 @@ from typing import Any
 from imagenet_ddp.exported.formats.base import Format
 from imagenet_ddp.exported.formats.html import Html
 from imagenet_ddp.exported.formats.onnx import Onnx, OnnxFp16
+from imagenet_ddp.exported.formats.openvino import OpenVino
 from imagenet_ddp.exported.formats.safetensors import Safetensors
 from imagenet_ddp.exported.formats.torch_export import TorchExport
 
-FORMATS: dict[str, Format] = {each.name: each for each in (Onnx(), OnnxFp16(), TorchExport(), Safetensors(), Html())}
+_ALL = (Onnx(), OnnxFp16(), OpenVino(), TorchExport(), Safetensors(), Html())
+FORMATS: dict[str, Format] = {each.name: each for each in _ALL}
 
 
 def format_of(config: Mapping[str, Any]) -> Format:
