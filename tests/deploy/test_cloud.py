@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, SMALL
+from conftest import ROOT
 from helpers.hosts import Hosts, requirement
-from helpers.train_runs import rows
+from helpers.restarted_nodes import Started, goes_on_after_its_end, small
 
 TASK: dict[str, Any] = yaml.safe_load((ROOT / "deploy/skypilot.yaml").read_text(encoding="utf-8"))
 
@@ -34,31 +34,23 @@ def test_a_machine_that_is_taken_back_is_replaced_and_its_bucket_kept():
     assert TASK["file_mounts"]["/data"]["mode"] == "COPY"
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow
 @pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
 def test_two_machines_train_and_their_successors_go_on(tree: Path, tmp_path: Path):
     (tmp_path / "runs").mkdir()
-    run_dir = tmp_path / "runs/imagenet"
-    options = ["data=imagefolder", *(option for option in SMALL if not option.startswith("data=")), f"data.root={tree}"]
     assert TASK["num_nodes"] == 2
     with Hosts(["head", "worker1"], tmp_path) as hosts:
-        addresses = "\n".join(host.address for host in hosts)
-        for epochs in (1, 2):  # as if machines had been taken back after the first epoch
-            commands = []
-            for rank, host in enumerate(hosts):
-                # SkyPilot 0.14, sky/backends/task_codegen.py
-                environ = {
-                    "SKYPILOT_NODE_IPS": addresses,
-                    "SKYPILOT_NUM_NODES": "2",
-                    "SKYPILOT_NUM_GPUS_PER_NODE": "1",
-                    "SKYPILOT_NODE_RANK": str(rank),
-                }
-                typed = words(environ, tmp_path)
-                assert {"trainer.devices=1", "hydra.run.dir=/runs/imagenet"} <= set(typed)
-                typed = [word.replace("=/runs/", f"={tmp_path}/runs/") for word in typed]
-                commands.append(host.popen([*typed, *options, f"trainer.max_epochs={epochs}"], environ))
-            assert [each.wait(120) for each in commands] == [0, 0], commands[0].err + commands[1].err
-            assert len(rows(run_dir)) == epochs
-    said = commands[0].out
-    assert f"resume=auto: continuing from {run_dir}" in said
+        started = []
+        for rank in range(2):
+            # SkyPilot 0.14, sky/backends/task_codegen.py
+            environ = {
+                "SKYPILOT_NODE_IPS": "\n".join(host.address for host in hosts),
+                "SKYPILOT_NUM_NODES": "2",
+                "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+                "SKYPILOT_NODE_RANK": str(rank),
+            }
+            typed = words(environ, tmp_path)
+            assert {"trainer.devices=1", "hydra.run.dir=/runs/imagenet"} <= set(typed)
+            started.append(Started([word.replace("=/runs/", f"={tmp_path}/runs/") for word in typed], environ))
+        said = goes_on_after_its_end(hosts, started, small(tree), tmp_path / "runs/imagenet")
     assert f"{hosts[0].address}:" in said and "rank 0 of 2, local rank 0 of 1, node 0 of 2." in said

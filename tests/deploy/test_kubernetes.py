@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.hosts import Hosts, requirement
-from helpers.restarted_nodes import Started, loses_a_node_and_resumes, small
+from helpers.restarted_nodes import Started, goes_on_after_its_end, loses_a_node_and_resumes, small
 
 from imagenet_ddp.callbacks import background_logger, stalled_step
 
@@ -74,12 +74,12 @@ def test_a_pod_can_save_before_it_is_killed_and_needs_no_root(file: str):
     assert "resume=auto" in found[0].words and any(word.startswith("hydra.run.dir=/runs/") for word in found[0].words)
 
 
-@pytest.mark.slow(35)
+@pytest.mark.slow(20)
 @pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
 @pytest.mark.parametrize("file", pods.OF_FILE)
-def test_two_pods_train_and_resume_when_one_is_killed(file: str, tree: Path, tmp_path: Path):
+def test_two_pods_train_and_resume(file: str, tree: Path, tmp_path: Path):
     """The command of the file, with the environment that its controller sets, and the names that the cluster's name
-    server knows; a controller starts both pods again."""
+    server knows. The controller starts both pods again, those of the TrainJob after one was killed."""
     both, mounts = pods.OF_FILE[file](), {"/runs": tmp_path / "runs", "/data": tree}
     (tmp_path / "runs").mkdir()
     names = [pod.environ["HOSTNAME"] for pod in both]
@@ -88,6 +88,9 @@ def test_two_pods_train_and_resume_when_one_is_killed(file: str, tree: Path, tmp
             with (tmp_path / "hosts" / host.name / "files/hosts").open("a") as table:
                 table.writelines(f"{each.address} {pod.dns}\n" for each, pod in zip((first, second), both, strict=True))
         started = [Started(pod.words_with(mounts), pod.environ) for pod in both]
-        run_dir, seen = tmp_path / "runs/imagenet", tmp_path / "seen"
-        said = loses_a_node_and_resumes((first, second), started, small(tree, seen), run_dir, seen)
+        hosts, run_dir = (first, second), tmp_path / "runs/imagenet"
+        if file == "trainjob.yaml":
+            said = loses_a_node_and_resumes(hosts, started, small(tree), run_dir, tmp_path / "seen")
+        else:
+            said = goes_on_after_its_end(hosts, started, small(tree), run_dir)
     assert f"{both[0].dns}:" in said and "rank 0 of 2, local rank 0 of 1, node 0 of 2." in said

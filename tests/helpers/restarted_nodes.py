@@ -1,5 +1,5 @@
-"""Train on two nodes with the commands of a platform, lose one of them in the middle, and let the platform start both
-again."""
+"""Train on two nodes with the commands of a platform, which starts both again: after one was lost in the middle, or,
+in a third of the time, after both have ended."""
 
 import os
 import signal
@@ -24,11 +24,28 @@ class Started:
     environ: Mapping[str, str]
 
 
-def small(tree: Path, seen: Path) -> list[str]:
-    """Options that follow those of the platform's file, for a training of seconds on a CPU. seen: folder of the
-    probe."""
+def small(tree: Path) -> list[str]:
+    """Options that follow those of the platform's file, for a training of seconds on a CPU."""
     options = [option for option in SMALL if not option.startswith("data=")]
-    return [*options, f"data.root={tree}", f"trainer.max_epochs={EPOCHS}", *probe(seen, slow_s=0.2)]
+    return [*options, "data=imagefolder", f"data.root={tree}"]
+
+
+def goes_on_after_its_end(
+    hosts: tuple[Host, ...], started: Sequence[Started], options: Sequence[str], run_dir: Path
+) -> str:
+    """Check that the same commands train for one epoch and, started again, for a second one. Return what node 0 printed
+    then. options: follow those of the commands."""
+    out = ""
+    for epochs in (1, 2):
+        commands = [
+            host.popen([*each.words, *options, f"trainer.max_epochs={epochs}"], dict(each.environ))
+            for host, each in zip(hosts, started, strict=True)
+        ]
+        assert [each.wait(120) for each in commands] == [0, 0], commands[0].err + commands[1].err
+        assert len(train_runs.rows(run_dir)) == epochs
+        out = commands[0].out
+    assert f"resume=auto: continuing from {run_dir}" in out
+    return out
 
 
 def loses_a_node_and_resumes(
@@ -36,6 +53,7 @@ def loses_a_node_and_resumes(
 ) -> str:
     """Check that the training ends with each epoch once, although node 1 was lost in the middle. Return what node 0
     printed after the restart. options: follow those of the commands. seen: folder of the probe."""
+    options = [*options, f"trainer.max_epochs={EPOCHS}", *probe(seen, slow_s=0.2)]
 
     def start() -> list[Command]:
         return [
