@@ -380,6 +380,19 @@ def test_a_missing_or_damaged_image_of_a_parquet_file_is_listed(
         imports(shards_of_datasets, tmp_path / "out", *KEPT, "data.bad_image_limit=7")
 
 
+def test_a_value_that_a_small_file_repeats_is_in_memory_once(shards_of_datasets: Path, tmp_path: Path):
+    """A file of less than 1 MB with 200 times the same 500 kB."""
+    path = shards_of_datasets / "data/train-00000-of-00002.parquet"
+    write_parquet(path, [(bytes(500_000), 0)] * 200, rows_per_group=200)
+    assert path.stat().st_size < 1_000_000
+    images = looked_at(shards_of_datasets, tmp_path / "out")[1].train
+    assert images is not None
+    before = arrow.total_allocated_bytes()
+    for index in (0, 1, 199):
+        assert images.encoded(index) == bytes(500_000)
+        assert arrow.total_allocated_bytes() - before < 20_000_000
+
+
 def test_all_mistakes_are_one_list(shards_of_datasets: Path):
     for path in shards_of_datasets.rglob("*.parquet"):
         path.write_text("no Parquet file")

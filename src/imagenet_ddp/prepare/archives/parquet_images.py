@@ -1,4 +1,4 @@
-"""Find the images in Parquet files, as Hugging Face's datasets stores them, and read them a few rows at a time.
+"""Find the images in Parquet files, as Hugging Face's datasets stores them, and read them one by one.
 
 The image is a column of bytes, or of `bytes` and `path`; the label is a column of numbers, of which the metadata of the
 schema or a file has the names, or of names.
@@ -15,16 +15,17 @@ import numpy as np
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.image_files import MAX_FILE_BYTES
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.archives.archive_images import ArchiveImages, listed
 from imagenet_ddp.system.text import first_line, shorten_list
 
-# A small file may declare any number of rows, or repeat one long value in all of them, so they are read in batches.
-BATCH_ROWS = 8  # of images
-LABEL_ROWS = 1_000
+# A small file may declare any number of rows, or repeat one long value in all of them. So images are read one by one,
+# which takes no longer, and labels in small batches, which take 4 s for ImageNet.
+LABEL_ROWS = 16
 LEAST_BYTES = 16  # of a file for each row: no image is smaller
 MAX_TEXT = 255  # characters of a name or a label
-NO_BATCH: tuple[int, Any] = -1, ()
+NO_ROW: tuple[int, Any] = -1, None
 
 
 @dataclass(frozen=True)
@@ -93,42 +94,43 @@ class ParquetImages(ArchiveImages):
         self.parts = np.repeat(np.arange(len(labels.groups)), [each.num_rows for each in labels.groups])
         self._paths, self._column, self._groups = [*paths], columns.image, labels.groups
         self._first = np.cumsum([0, *(each.num_rows for each in labels.groups)])
-        self._batches: Iterator[tuple[int, Any]] = iter(())  # (position of the first row, rows) of the current part
-        self._batch = NO_BATCH
+        self._rows: Iterator[tuple[int, Any]] = iter(())  # (position, image) of the current part
+        self._row = NO_ROW
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_batches": iter(()), "_batch": NO_BATCH}
+        return {**self.__dict__, "_rows": iter(()), "_row": NO_ROW}
 
     def encoded(self, index: int) -> bytes:
         """Return the bytes of the image, b"" if it has none. Fast if the images of a part are read in their order."""
-        first, rows = self._batch
-        if not first <= index < first + len(rows):
+        if self._row[0] != index:
             part = int(np.searchsorted(self._first, index, side="right")) - 1
-            if not self._first[part] <= first <= index:
-                self._batches = self._read(part)
-            self._batch = NO_BATCH
+            if not self._first[part] <= self._row[0] < index:
+                self._rows = self._read(part)
+            self._row = NO_ROW
             try:
-                found = next((batch for batch in self._batches if index < batch[0] + len(batch[1])), None)
+                found = next((row for row in self._rows if row[0] == index), None)
                 if found is None:
                     raise EOFError("rows are missing")
             except Exception as error:  # of pyarrow
-                raise UnreadableImage(
-                    self.path(index), f"its part of the file is damaged: {reason_of(error)}"
-                ) from error
-            self._batch = first, rows = found
-        return rows[index - first].as_py() or b""
+                reason = f"its part of the file is damaged: {reason_of(error)}"
+                raise UnreadableImage(self.path(index), reason) from error
+            self._row = found
+        data = self._row[1].as_buffer()
+        if data is not None and data.size > MAX_FILE_BYTES:
+            raise UnreadableImage(self.path(index), f"the file is too large ({data.size / 2**30:,.1f} GiB)")
+        return b"" if data is None else data.to_pybytes()
 
     def _read(self, part: int) -> Iterator[tuple[int, Any]]:
         import pyarrow.parquet as parquet
 
         group, first = self._groups[part], int(self._first[part])
         with parquet.ParquetFile(self._paths[group.file], memory_map=True) as file:
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=[self._column]):
+            batches = file.iter_batches(1, row_groups=[group.number], columns=[self._column])
+            for index, batch in enumerate(batches, first):
                 column = batch.column(0)
                 for name in self._column.split(".")[1:]:
                     column = _field(column, name)
-                yield first, column
-                first += len(column)
+                yield index, column[0]
 
     def sizes(self) -> np.ndarray:
         return np.array([path.stat().st_size for path in self._paths], np.int64)
