@@ -69,3 +69,19 @@ def test_only_the_fitted_images_count():
     axes = PrincipalAxes(features)
     torch.testing.assert_close(axes.minimise(spoiled, 4, 0.1, is_fitted), axes.minimise(targets, 4, 0.1, is_fitted))
     assert (axes.logits(axes.minimise(spoiled, 4, 0.1, is_fitted)).argmax(1) == targets).float().mean() > 0.6
+
+
+def test_few_images_are_fitted_with_one_thread_and_the_others_are_free_again(monkeypatch: pytest.MonkeyPatch):
+    """Threads that wait for a core that other programs use took ten times the CPU time of the fit."""
+    before, used = torch.get_num_threads(), set[int]()
+    softmax = torch.Tensor.log_softmax
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(
+            torch.Tensor, "log_softmax", lambda *each: used.add(torch.get_num_threads()) or softmax(*each)
+        )
+        axes = PrincipalAxes(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)))
+        axes.minimise(torch.arange(40) % 2, 2, 0.1)
+        assert (used, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,8 @@
 """Fit a multinomial logistic regression to the features of images, quickly: in their principal axes, where a bound of
 the curvature is known (Böhning 1992, Annals of the Institute of Statistical Mathematics 44, 197)."""
 
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ from torch import Tensor
 L2 = tuple(10 ** (half / 2) for half in range(1, -7, -1))  # strengths tried on the held-out tenth: 3.2 to 0.001
 _MOST_EXACT = 2**22  # numbers that are computed with in float64; more of them take too much memory and time
 _BLOCK = 4096  # images that are turned at a time
+_ONE_THREAD = 2**23  # multiplications of a step; fewer take less time than threads that wait for a busy core
 _MOST_STEPS, _SMALLEST = 150, 1e-6  # of the optimizer; share of the largest variance below which an axis is dropped
 
 
@@ -126,7 +129,8 @@ class PrincipalAxes:
             weights.grad = gradient * scales
             return loss
 
-        with torch.no_grad():
+        is_small = self.places.numel() * num_classes <= _ONE_THREAD
+        with torch.no_grad(), _one_thread() if is_small else nullcontext():
             optimizer.step(objective)  # pyright: ignore[reportUnknownMemberType]
         return weights.detach() * scales
 
@@ -138,6 +142,16 @@ class PrincipalAxes:
         """Return (weight, bias) for the features as given, float32 on the CPU. weights: result of minimise."""
         weight = weights[:, :-1] @ self._axes.T / self._std
         return weight.float().cpu(), (weights[:, -1] - weight @ self._mean).float().cpu()
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
