@@ -188,6 +188,9 @@ def run_program(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned
     got = {line.split()[1]: float(line.split()[0]) for line in result.stdout.splitlines()}
     assert got == pytest.approx(dict(zip(["cat", "dog", "owl"], wanted, strict=True)), abs=0.01)
     assert list(got.values()) == sorted(got.values(), reverse=True)
+    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(folder / "photo.jpg", format="PNG")
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300, env=clean_environ())
+    assert result.returncode == 1 and "must have 8 bits per channel" in result.stderr and not result.stdout
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack, shards
-from imagenet_ddp.prepare.archives import devkit
+from imagenet_ddp.prepare.archives import checksums, devkit
 
 arrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -202,6 +202,26 @@ def test_a_row_with_folders_names_only_images_in_them(tmp_path: Path):
     )
 
 
+def test_folders_of_a_tar_in_a_tar_are_its_classes(tmp_path: Path):
+    """Shards have any name; where they have folders, these are the classes."""
+    for split in ("train", "val"):
+        shards = {f"part-{k}.tar": tar({f"{name}/{k}.jpg": TRAIN[k][0] for name in ("cat", "dog")}) for k in range(2)}
+        (tmp_path / f"{split}.tar").write_bytes(tar(shards))
+    _, source = looked_at(tmp_path, tmp_path / "out")
+    assert source.classes == ["cat", "dog"] and source.train.targets.tolist() == [0, 1, 0, 1]
+
+
+def test_a_checksum_is_that_of_the_file_also_after_a_copy_that_keeps_its_time(tmp_path: Path):
+    archive, draft = tmp_path / "train.tar", tmp_path / "draft"
+    draft.mkdir()
+    for content in (b"damaged", b"correct"):
+        (tmp_path / "new").write_bytes(content)
+        os.utime(tmp_path / "new", ns=(1, 1))
+        (tmp_path / "new").replace(archive)
+        digest = hashlib.sha256(content).hexdigest()
+        assert checksums.sums_of([archive], tmp_path, draft).decode() == f"{digest}  train.tar\n"
+
+
 # ---- interrupted -----------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +258,10 @@ def test_killed_it_goes_on_after_the_finished_shards(
             pack_format.read_manifest(tmp_path / "out")
     damaged = tmp_path / "out" / pack_format.WORK / "train-00001.bin"  # by a power cut
     damaged.write_bytes(bytes(damaged.stat().st_size))
-    finished = {path.name: path.stat().st_mtime_ns for path in damaged.parent.glob("train-*.bin") if path != damaged}
+    emptied = damaged.with_name("train-00000.bin")
+    emptied.with_name(f".{emptied.name}.npz").write_bytes(b"")
+    finished = {path.name: path.stat().st_mtime_ns for path in damaged.parent.glob("train-*.bin")}
+    del finished[damaged.name], finished[emptied.name]
     capsys.readouterr()
     imports(shards_of_datasets, tmp_path / "out", *SMALL_SHARDS)
     assert "of 30 images are packed already." in capsys.readouterr().err
@@ -277,7 +300,9 @@ def test_the_names_and_links_of_a_strangers_tar_touch_nothing(tmp_path: Path, ca
     imports(folder, out, *KEPT, "data.bad_image_limit=2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archives", "out", "secret.jpg"]
     assert packed(out) == sorted((data, "cat" if k % 2 else "dog") for k, (data, _) in enumerate(TRAIN[:6]) if k)
-    assert len(packed(out, "val")) == 2 and "(2 left out)" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert len(packed(out, "val")) == 2 and "(2 left out)" in said.out
+    assert "4 links to images left out" in said.out + said.err
     assert len((out / "bad_images.csv").read_text().splitlines()) == 3
 
 

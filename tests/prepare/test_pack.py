@@ -217,6 +217,20 @@ def test_bad_images_are_refused_or_left_out(tmp_path: Path, capsys: pytest.Captu
     assert [entry["name"] for entry in found.splits["train"].left_out] == ["cat/002.jpg", "cat/004.jpg"]
 
 
+def test_images_that_could_not_be_read_are_read_again(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
+    """A disk or a worker that failed may work again, and a file may have been repaired."""
+    shutil.copytree(photos, tmp_path / "photos")
+    files = sorted((tmp_path / "photos/train").rglob("*.jpg"))[::20]
+    whole = [file.read_bytes() for file in files]
+    for file in files:
+        file.write_bytes(bytes(file.stat().st_size))
+    assert packs(tmp_path / "photos", tmp_path / "out", *EIGHT_SHARDS, "data.bad_image_limit=2") == 1
+    for file, content in zip(files, whole, strict=True):
+        file.write_bytes(content)
+    assert packs(tmp_path / "photos", tmp_path / "out", *EIGHT_SHARDS, "data.bad_image_limit=2") == 0
+    assert contents(tmp_path / "out") == uninterrupted
+
+
 def test_what_a_pack_does_not_keep_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page, clear = Image.new("RGB", (20, 20), "red"), Image.new("RGBA", (20, 20), (200, 0, 0, 0))
     for split, name in ((split, name) for split in ("train", "val") for name in ("cat", "dog")):

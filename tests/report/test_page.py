@@ -139,6 +139,10 @@ def test_near_copies_are_found_by_the_last_pass_over_the_images(evaluated: Predi
     page = build("e", None, evaluated, maps=False)
     assert "No evaluated image is a near-copy of a training image." in page.summary
     assert 'id="near_copies"' not in page.files["report.html"].decode()
+    (folder / "near_copies.csv").unlink()
+    for path in paths:  # as those of a pack, which are no files
+        Path(path).unlink(missing_ok=True)
+    assert "near-cop" not in " ".join(build("e", None, evaluated, maps=False).summary)
 
 
 def test_what_a_message_marks_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -131,7 +131,7 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
         "batch_size": kind.only.get("batch_size", config.batch_size),
         "model": without_secrets({key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")}),
         "epochs": trained.epochs,
-        "top1": contents["best_score"] if of_best and contents["monitor"] == "val/top1" else None,
+        "top1": contents.get("best_score") if of_best and contents.get("monitor") == "val/top1" else None,
         "license": config.license,
     }
 

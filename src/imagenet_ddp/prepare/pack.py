@@ -39,7 +39,7 @@ from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.archives.archive_images import ArchiveImages
-from imagenet_ddp.prepare.archives.checksums import SUMS, sums_of
+from imagenet_ddp.prepare.archives.checksums import CACHE, SUMS, sums_of
 from imagenet_ddp.prepare.encode import encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.shards import Shard, divide, shard_name, write_split
@@ -208,8 +208,9 @@ def _begin(draft: Path, state: str) -> None:
     """Empty the folder of drafts if they are of another source, or made with other options."""
     file = draft / STATE
     if not (file.is_file() and file.read_text() == state):
-        shutil.rmtree(draft)
-        draft.mkdir()
+        for path in draft.iterdir():
+            if path.name != CACHE:  # the checksums of the archives do not depend on the options
+                path.unlink()
         atomic_write(file, state)
 
 

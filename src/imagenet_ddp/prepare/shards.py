@@ -4,6 +4,7 @@ it if it was stopped."""
 import hashlib
 import json
 import os
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,6 @@ from imagenet_ddp.prepare.encode import EncodedImage
 from imagenet_ddp.prepare.worker_pool import Result
 from imagenet_ddp.system.files import atomic_path, sha256
 
-_BY_POSITION = ("left_out", "ignored")
-
 
 @dataclass
 class Shard:
@@ -36,10 +35,11 @@ class Shard:
 
     def save(self, folder: Path) -> None:
         """Write the record of the finished shard."""
-        about = {"sha256": self.file.sha256, "left_out": self.left_out, "ignored": self.ignored,
-                 "source_bytes": self.source_bytes}  # fmt: skip
+        about = {"sha256": self.file.sha256, "ignored": self.ignored, "source_bytes": self.source_bytes}
         with atomic_path(_record_of(folder, self.file.file)) as part, part.open("wb") as file:
             np.savez(file, records=self.records, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
+            file.flush()
+            os.fsync(file.fileno())
 
     @classmethod
     def load(cls, folder: Path, name: str) -> "Shard | None":
@@ -47,13 +47,16 @@ class Shard:
         record, path = _record_of(folder, name), folder / name
         if not (record.is_file() and path.is_file()):
             return None
-        with np.load(record) as arrays:
-            about, records = json.loads(arrays["about"].tobytes()), arrays["records"]
-        if sha256(path) != about["sha256"]:  # after a power cut, which may leave any bytes
+        try:  # after a power cut, either may have any bytes
+            with np.load(record) as arrays:
+                about, records = json.loads(arrays["about"].tobytes()), arrays["records"]
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
             return None
-        left_out, ignored = ({int(index): value for index, value in about[key].items()} for key in _BY_POSITION)
+        if sha256(path) != about["sha256"]:
+            return None
+        ignored = {int(index): value for index, value in about["ignored"].items()}
         file = File(name, path.stat().st_size, about["sha256"])
-        return cls(file, records, left_out, ignored, about["source_bytes"])
+        return cls(file, records, ignored=ignored, source_bytes=about["source_bytes"])
 
 
 def _record_of(folder: Path, name: str) -> Path:
@@ -101,9 +104,8 @@ def write_split(
         shard = finished.get(number)
         if shard is None:
             shard = _write(folder / shard_name(name, number), images, number, indices, encoded, bad_images, count)
-            shard.save(folder)
-        else:
-            bad_images.on_bad_images([(images.path(index), reason) for index, reason in shard.left_out.items()])
+            if not shard.left_out:  # else the same command reads these images again, because a failure may pass
+                shard.save(folder)
         ignored.add(name, images, shard.ignored)
         records[indices] = shard.records
         left_out |= shard.left_out

@@ -53,6 +53,8 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     }
     if groups is None:
         groups = find_near_copies(images, splits)
+        if groups.num_unread and not groups.num_compared:
+            return None  # the paths are no files that can be opened here, such as those of a packed source
     is_there = np.array([Path(path).is_file() for path in paths], dtype=bool)
     groups = groups.among(images, is_there if is_there.any() else ~is_there)  # or the images are no files of their own
     root = os.path.commonpath(paths) if len({*paths}) > 1 else ""

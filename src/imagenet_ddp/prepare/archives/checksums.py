@@ -30,8 +30,9 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
     with closing(Progress("checksums", total // CHUNK_BYTES, "MB")) as progress:
         for path in files:
             name, status = str(path.relative_to(folder)), path.stat()
-            state = [status.st_size, status.st_mtime_ns]
-            if known.get(name, [])[:2] != state:
+            # a copy of another file may keep the time of its last change, but has another inode or ctime
+            state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+            if known.get(name, [])[:4] != state:
                 sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
                 with path.open("rb", buffering=0) as file:
                     while chunk := file.read(CHUNK_BYTES):
@@ -49,4 +50,4 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
             "Hint: download them again."
         )
     names = [str(path.relative_to(folder)) for path in files]
-    return "".join(f"{known[name][2]}  {name}\n" for name in names).encode(errors="surrogateescape")
+    return "".join(f"{known[name][-1]}  {name}\n" for name in names).encode(errors="surrogateescape")

@@ -28,7 +28,8 @@ EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.
 
 
 class Member(NamedTuple):
-    """A regular file in a tar. offset: its first byte, from the beginning of the outermost file."""
+    """A regular file in a tar, or a link. offset: its first byte, from the beginning of the outermost file. num_bytes:
+    -1 for a link, which has none of its own."""
 
     name: str
     offset: int
@@ -36,8 +37,8 @@ class Member(NamedTuple):
 
 
 def members(descriptor: int, begin: int, end: int) -> Iterator[Member]:
-    """Yield the regular files of the tar between two positions of an open file; links, folders and devices are passed
-    over. Raises tarfile.TarError if it is damaged or its end is missing."""
+    """Yield the regular files and the links of the tar between two positions of an open file; folders and devices are
+    passed over. Raises tarfile.TarError if it is damaged or its end is missing."""
     position, name, size = begin, "", -1  # name and size of an extended header are those of the next one
     while True:
         head = os.pread(descriptor, BLOCK, position) if position + BLOCK <= end else b""
@@ -62,8 +63,8 @@ def members(descriptor: int, begin: int, end: int) -> Iterator[Member]:
             found = _pax(os.pread(descriptor, num_bytes, begin_of_data))
             name, size = os.fsdecode(found.get(b"path", os.fsencode(name))), int(found.get(b"size", b"-1"))
         elif not is_extended:
-            if info.isreg():
-                yield Member(name or info.name, begin_of_data, num_bytes)
+            if info.isreg() or info.islnk() or info.issym():
+                yield Member(name or info.name, begin_of_data, num_bytes if info.isreg() else -1)
             name, size = "", -1
 
 
@@ -96,10 +97,11 @@ def list_images(
     """Return (split -> images of the tar files, notes about what is left out, a message about each damaged file).
 
     The class of an image is that of its path in `labels` (the end of a path, without extension -> class), else the name
-    of the inner tar that it is in (n01440764.tar), else that of its folder, unless this is called as a split.
+    of its folder in the inner tar, else of that tar (n01440764.tar), else of its folder; a folder that is called as a
+    split does not count.
     """
     found: dict[str, Listed] = {}
-    num_others, used, wrong = 0, set[str](), list[str]()
+    num_others, num_links, used, wrong = 0, 0, set[str](), list[str]()
     for number, path in enumerate(paths):
         of_file = split_of_file(path, folder)
         descriptor = os.open(path, os.O_RDONLY)
@@ -110,11 +112,15 @@ def list_images(
                 if not is_image(pure.name):
                     num_others += 1
                     continue
+                if member.num_bytes < 0:
+                    num_links += 1
+                    continue
                 split = split_of(above[::-1]) or of_file or "train"
                 folders = [*takewhile(lambda part: not split_of([part]), above[::-1])][::-1]
                 key = next((key for key in _ends([*above, pure.stem]) if key in labels), "") if labels else ""
                 used.add(key)
-                name = labels.get(key) or inner.stem or (folders[-1] if folders else "")
+                is_flat = split_of([pure.parent.name]) is not None or pure.parent.name in ("", "..")
+                name = labels.get(key) or (inner.stem if is_flat else "") or (folders[-1] if folders else "")
                 images = found.setdefault(split, Listed())
                 images.names.append("/".join([*[name] * (name not in folders), *folders, pure.name]).lstrip("/"))
                 images.classes.append(name)
@@ -129,6 +135,8 @@ def list_images(
         finally:
             os.close(descriptor)
     notes = [f"{count_noun(num_others, 'file')} without an image's extension left out."] * bool(num_others)
+    if num_links:
+        notes.append(f"{count_noun(num_links, 'link')} to images left out: links are not followed.")
     if absent := len(labels.keys() - used):
         notes.append(f"The labels of {count_noun(absent, 'image')} are not used: the archives have no such image.")
     return found, notes, wrong
@@ -142,7 +150,7 @@ def _ends(parts: list[str]) -> Iterator[str]:
 def _with_inner(descriptor: int, end: int) -> Iterator[tuple[Member, str]]:
     """Yield the members of a tar file, and in place of each tar in it its members, with the name of that tar."""
     for member in members(descriptor, 0, end):
-        if not member.name.endswith(".tar"):
+        if not member.name.endswith(".tar") or member.num_bytes < 0:
             yield member, ""
             continue
         for inner in members(descriptor, member.offset, member.offset + member.num_bytes):
