@@ -128,6 +128,10 @@ if [[ ! $command =~ ^(up|down)$ || ! $option =~ ^(--dry-run)?$ || $# -gt 2 ]]; t
   refuse "The command must be $0 up|down [--dry-run], got '$*'. Hint: the first lines of the script tell the settings."
 fi
 dry_run=$option
+# AWS reads * ? and , in a name as a pattern: `down` would find other machines.
+[[ $NAME =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] ||
+  refuse "NAME must have only letters, digits, '.', '_' and '-', got '$NAME'. Hint: set NAME=imagenet-ddp."
+[[ $DISK_GB =~ ^[0-9]+$ ]] || refuse "DISK_GB must be a whole number, got '$DISK_GB'. Hint: set DISK_GB=150."
 [[ $dry_run ]] || command -v aws >/dev/null ||
   refuse "aws (AWS CLI 2) must be on PATH, but is not. Hint: add --dry-run to see its commands."
 "$command"

@@ -122,6 +122,8 @@ def test_a_dry_run_shows_the_commands_and_runs_none(cloud: Cloud, command: str, 
         (["up"], {"KEY": "my-key"}, "ADDRESS must"),
         (["dowm"], {}, "got 'dowm'"),
         (["down", "--dryrun"], {}, "got 'down --dryrun'"),
+        (["down"], {"NAME": "*"}, "NAME must"),
+        (["down"], {"NAME": "mine,imagenet-ddp"}, "NAME must"),
     ],
 )
 def test_a_mistyped_command_is_refused(cloud: Cloud, words: list[str], settings: dict[str, str], reason: str):

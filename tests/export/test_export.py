@@ -104,13 +104,19 @@ def expected(reference: Predictor, images: list[torch.Tensor]) -> np.ndarray:
 
 
 def test_files_give_the_probabilities_of_the_checkpoint(
-    files: Path, reference: Predictor, photos: list[torch.Tensor]
+    files: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
 ) -> None:
     wanted = expected(reference, photos)
     assert np.ptp(wanted, axis=0).max() > 0.05, "images that look alike to the net would prove nothing"
     for name, bound in (("model.onnx", 2e-3), ("model.xml", 2e-3), ("model.pt2", 1e-5)):
         got = expected(open_exported(files / name, "auto"), photos)
         assert np.abs(got - wanted).max() < bound, name
+    weights = bytearray((files / "model.bin").read_bytes())
+    weights[len(weights) // 2] ^= 1
+    for copy, content in (("model.xml", (files / "model.xml").read_bytes()), ("model.bin", weights)):
+        (tmp_path / copy).write_bytes(content)
+        with pytest.raises(ConfigError, match=r"must have model\.bin beside it|has the weights of another file"):
+            open_exported(tmp_path / "model.xml", "auto")
 
 
 def test_every_file_has_what_its_user_needs(files: Path) -> None:

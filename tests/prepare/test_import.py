@@ -208,7 +208,9 @@ def test_folders_of_a_tar_in_a_tar_are_its_classes(tmp_path: Path):
         shards = {f"part-{k}.tar": tar({f"{name}/{k}.jpg": TRAIN[k][0] for name in ("cat", "dog")}) for k in range(2)}
         (tmp_path / f"{split}.tar").write_bytes(tar(shards))
     _, source = looked_at(tmp_path, tmp_path / "out")
-    assert source.classes == ["cat", "dog"] and source.train.targets.tolist() == [0, 1, 0, 1]
+    assert (
+        source.train is not None and source.classes == ["cat", "dog"] and source.train.targets.tolist() == [0, 1, 0, 1]
+    )
 
 
 def test_a_checksum_is_that_of_the_file_also_after_a_copy_that_keeps_its_time(tmp_path: Path):
@@ -445,3 +447,32 @@ def test_a_full_disk_is_foreseen(shards_of_datasets: Path, tmp_path: Path, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
     with pytest.raises(ConfigError, match="must have 6 MiB free, got 0 MiB in"):
         imports(shards_of_datasets, tmp_path / "out", *SMALL_SHARDS)
+
+
+def test_names_and_labels_that_would_shift_or_merge_classes_are_refused(tmp_path: Path):
+    (tmp_path / "names").mkdir()
+    for kind, names in (("null", ["cat", None, "dog"]), ("number", ["cat", 5, "dog"])):
+        folder = tmp_path / "names" / kind
+        folder.mkdir()
+        for split, rows in (("train", TRAIN[:6]), ("validation", VAL)):
+            write_parquet(folder / f"{split}.parquet", rows, {"label": {"_type": "ClassLabel", "names": names}})
+        assert "must name its classes in the metadata" in refused(folder)
+
+
+def test_missing_and_double_files_are_noticed(shards_of_datasets: Path, tmp_path: Path):
+    first = shards_of_datasets / "data/train-00000-of-00002.parquet"
+    _, source = looked_at(shards_of_datasets, tmp_path / "out")
+    assert not source.doubts
+    first.rename(first.with_name("train-00000-of-00003.parquet"))
+    _, source = looked_at(shards_of_datasets, tmp_path / "out")
+    assert "1 of 3 files are there" in " ".join(source.doubts) and "1 of 2 files" in " ".join(source.doubts)
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    copies = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    for copy in copies:
+        copy.write_bytes(GOOD)
+    with pytest.raises(ConfigError, match=r"b\.tar must be another file than a\.tar"):
+        checksums.sums_of(copies, tmp_path, draft)
+    copies[0].write_bytes(GOOD[:-512])
+    with pytest.raises(RunError, match="has changed"):
+        checksums.require_unchanged(copies, tmp_path, draft)

@@ -128,8 +128,10 @@ def read_list(file: Path) -> tuple[Features, NearCopies]:
     try:
         cells = read_cells(file, {name: name for name in COLUMNS}, "near_copies").columns
         paths, others = ([*map(of_text_cell, cells[name])] for name in ("path", "most_similar"))
-        labels, targets = np.unique(np.array(cells["label"], dtype=str), return_inverse=True)
-        is_val = np.array(cells["split"], dtype=str) == "val"
+        labels = sorted({*cells["label"]})
+        class_of = {label: number for number, label in enumerate(labels)}
+        targets = np.array([class_of[label] for label in cells["label"]], np.int64)
+        is_val = np.array([split == "val" for split in cells["split"]], bool)
         figures = zip(cells["cosine"], cells["agreement"], strict=True)
         row_of, groups = {path: row for row, path in enumerate(paths)}, dict[str, tuple[list[int], dict[Any, Pair]]]()
         for row, (name, other, (cosine, agreement)) in enumerate(zip(cells["group"], others, figures, strict=True)):
@@ -146,8 +148,7 @@ def read_list(file: Path) -> tuple[Features, NearCopies]:
         ) from error
     images = replace(
         Features.bare(np.zeros((len(paths), 0), np.float32), np.zeros(len(paths), np.uint64), ""),
-        targets=targets.astype(np.int64), is_val=is_val, index=np.arange(len(paths)), paths=paths,
-        classes=labels.tolist(), labels=labels.tolist(),
+        targets=targets, is_val=is_val, index=np.arange(len(paths)), paths=paths, classes=labels, labels=labels,
     )  # fmt: skip
     return images, NearCopies(_groups_of(((members, [*pairs.values()]) for members, pairs in groups.values()), images))
 

@@ -18,7 +18,7 @@ from imagenet_ddp.launch.stored_config import data_name
 from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import contains, read_mapping
-from imagenet_ddp.system.text import class_list, percent, without_secrets
+from imagenet_ddp.system.text import class_list, percent, printable, without_secrets
 
 _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card
 _VIEWS = {
@@ -54,7 +54,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(library, metadata, accuracies, data), sort_keys=False, allow_unicode=True),
         model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data,
-        labels=escape(class_list(metadata["labels"], 10), quote=False).replace("|", "\\|"),
+        labels=escape(printable(class_list(metadata["labels"], 10)), quote=False).replace("|", "\\|"),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),
         program=_PROGRAM, program_text=program, repository=(config.push or "").removeprefix(HUB), timm_name=timm_name,

@@ -39,7 +39,7 @@ from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.archives.archive_images import ArchiveImages
-from imagenet_ddp.prepare.archives.checksums import CACHE, SUMS, sums_of
+from imagenet_ddp.prepare.archives.checksums import CACHE, SUMS, require_unchanged, sums_of
 from imagenet_ddp.prepare.encode import encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.shards import Shard, divide, shard_name, write_split
@@ -151,6 +151,7 @@ def _run(plan: Plan, out: Path) -> None:
     if bad := bad_images.board.all():
         (draft / BAD).write_bytes(table_bytes(("path", "reason"), bad, plan.config.csv_delimiter))
     if plan.archives:
+        require_unchanged(plan.archives, Path(str(plan.config.archive_dir)), draft)
         (draft / SUMS).write_bytes(sums)
         (draft / CLASSES).write_bytes(_class_table(source, plan.config.csv_delimiter))
     (draft / FILE).write_bytes(manifest.dump())

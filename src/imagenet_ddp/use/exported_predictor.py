@@ -22,6 +22,8 @@ def open_exported(path: Path, decoder: str) -> Predictor:
     hint = "Hint: write the file with `python -m imagenet_ddp.export`."
     kind = graph_format(path)
     assert kind is not None
+    if lacking := [each.name for each in kind.paths(path) if not each.is_file()]:
+        raise ConfigError(f"{path} must have {lacking[0]} beside it, which is no file. {hint}")
     try:
         opened = kind.open(path)
     except Exception as error:  # a runtime, zip or pickle error, depending on the file

@@ -2,9 +2,12 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -27,7 +30,17 @@ def hub() -> Iterator[type[hub_server.Hub]]:
     net = timm.create_model(NAME, num_classes=10)
     own = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2], "input_size": [3, 64, 64], "crop_pct": 1.0}
     config = {"architecture": NAME, "num_classes": 10, "label_names": [*"abcdefghij"], "pretrained_cfg": own}
+    odd = {
+        "list": [],
+        "size": {**config, "pretrained_cfg": {**own, "input_size": "big"}},
+        "crop": {**config, "pretrained_cfg": {**own, "crop_pct": float("nan")}},
+        "names": {**config, "label_names": ["a", {}]},
+    }
     repositories = {
+        **{
+            f"me/{kind}": {"config.json": json.dumps(each).encode(), "model.safetensors": save(net.state_dict())}
+            for kind, each in odd.items()
+        },
         "me/ten": {"config.json": json.dumps(config).encode(), "model.safetensors": save(net.state_dict())},
         "me/empty": {"README.md": b"# Nothing yet"},
     }
@@ -57,6 +70,10 @@ def test_a_repository_of_the_hub_is_downloaded_once(
     assert capsys.readouterr().err == "" and again.facts.classes == [*"abcdefghij"]
 
 
+def test_a_configuration_of_no_use_is_none(cache: Path):
+    assert find_weights("model.weights", "hf://me/list", "timm", NAME).facts.classes == []
+
+
 @pytest.mark.slow
 def test_predict_uses_what_the_cache_of_the_hub_has(cache: Path, tree: Path, run: Run):
     find()
@@ -70,6 +87,7 @@ def test_predict_uses_what_the_cache_of_the_hub_has(cache: Path, tree: Path, run
 @pytest.mark.parametrize(("repository", "offline", "words"), [
     ("me/empty", False, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
     ("me/gone", False, r"model\.weights=hf://me/gone could not be downloaded from http.*/me/gone"),
+    *((f"me/{kind}", False, r"config\.json of .* must be one of timm's") for kind in ("size", "crop", "names")),
     ("me/ten", True, r"not be downloaded from http.*/me/ten .*Hint: set model\.weights=FILE to read"),
 ])  # fmt: skip
 def test_what_a_hub_does_not_give_is_explained(
@@ -98,7 +116,16 @@ def test_a_hub_that_does_not_answer_is_not_waited_for_without_end(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "README.md").write_text("# Mine")
+    is_over = threading.Event()
+
+    def create_repo(*words: Any, **options: Any) -> None:
+        is_over.wait(60)
+        raise OSError("the test is over")
+
+    monkeypatch.setattr(huggingface_hub, "create_repo", create_repo)
     monkeypatch.setattr(hub_module, "PUSH_S", 0.0)
-    monkeypatch.setattr(hub_module, "LEAST_BYTES_PER_S", 1e9)
-    with pytest.raises(RunError, match=r"hf://me/new must be pushed to .*, but was not \(no answer for 0 s\)"):
-        hub_module.push(tmp_path, ["README.md"], "me/new")
+    try:
+        with pytest.raises(RunError, match=r"hf://me/new must be pushed to .*, but was not \(no answer for 0 s\)"):
+            hub_module.push(tmp_path, ["README.md"], "me/new")
+    finally:
+        is_over.set()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.onnx import Onnx
+from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from imagenet_ddp.exported.graph import Classifier
 
+WEIGHTS = f"{KEY}_weights"  # SHA-256 of the file of weights
 _SINGLE_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}  # by default, OpenVINO computes in bfloat16 where it can
 
 
@@ -62,13 +64,21 @@ output, *familiarity = compiled({{"images": batch}}).values()
         model, is_half = built
         model.set_rt_info(metadata, [KEY])
         openvino.save_model(model, path, compress_to_fp16=is_half)
+        model.set_rt_info(sha256(path.with_suffix(".bin")), [WEIGHTS])
+        openvino.save_model(model, path, compress_to_fp16=is_half)
 
     def open(self, path: Path) -> tuple[Function, str] | None:
         import openvino
         import torch
 
         core = openvino.Core()
-        model = core.read_model(path)
+        try:
+            model = core.read_model(path)
+        except RuntimeError as error:  # its first lines name places in OpenVINO's sources
+            raise ValueError(str(error).strip().splitlines()[-1]) from error
+        weights = path.with_suffix(".bin")
+        if model.has_rt_info([WEIGHTS]) and model.get_rt_info([WEIGHTS]).value != sha256(weights):
+            raise ValueError(f"{weights} has the weights of another file")
         options = {**_SINGLE_PRECISION, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
         compiled: Any = core.compile_model(model, "CPU", options)
 

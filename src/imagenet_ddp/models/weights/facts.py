@@ -80,7 +80,10 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
         "fit": "squash" if (seen["crop_mode"], seen["crop_pct"]) == ("squash", 1) else "crop",
         "mean": list(seen["mean"]), "std": list(seen["std"]),
     }  # fmt: skip
-    classes: list[str] = list(values.get("label_names") or [])
+    names: list[Any] = list(values.get("label_names") or [])
+    if not all(isinstance(each, str) for each in names):
+        raise TypeError("label_names must be texts")
+    classes: list[str] = names
     shown_as: Mapping[str, str] = values.get("label_descriptions") or {}
     labels = [shown_as.get(each, each) for each in classes]
     tag = f".{config.tag}" if config.tag else ""

@@ -7,12 +7,13 @@ Does not import torch, because a command line is checked before.
 import importlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.paths import FILES, HUB
+from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.models.weights.download import announce, failed, from_url
@@ -27,7 +28,7 @@ PUSH_S = 600.0  # longest time of a push, and longer for many bytes:
 LEAST_BYTES_PER_S = 50e3
 
 
-def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> tuple[Path, dict[str, Any]]:
+def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> tuple[Path, Mapping[str, Any]]:
     """Return (the path of a file of a repository's weights, its config.json or {}), downloaded unless the hub's cache
     has them. Raises ConfigError if the repository has no such file.
 
@@ -54,7 +55,8 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
             hub.hf_hub_download(repository, "config.json", local_files_only=bool(cached))
         path = Path(hub.hf_hub_download(repository, found[0], local_files_only=bool(cached)))
         config = path.with_name("config.json")
-        return path, json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        found: Any = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        return path, found if is_mapping(found) else {}
     except ConfigError:
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError

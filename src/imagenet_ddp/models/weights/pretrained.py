@@ -25,7 +25,7 @@ from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.models.weights.hub import from_hub, from_timm
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
 from imagenet_ddp.system.packages import missing_package
-from imagenet_ddp.system.text import load_error, shorten_list
+from imagenet_ddp.system.text import first_line, load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate. A
 # teacher is an average beside a student, but another net beside a model.
@@ -65,7 +65,11 @@ def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
         own: Any = config.get("pretrained_cfg")
         if library == "timm" and is_mapping(own) and not found.contents:
             of_file = {"num_classes": config.get("num_classes"), "label_names": config.get("label_names"), **own}
-            found = replace(found, facts=weight_facts.of_timm(name, None, of_file, weights))
+            try:
+                found = replace(found, facts=weight_facts.of_timm(name, None, of_file, weights))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                what = f"config.json of {weights} must be one of timm's, but is not ({first_line(error)})"
+                raise ConfigError(Mistake(what, (key,), hint=f"download the weights, and set {key}=FILE")) from error
         return found
     if is_file(weights):
         path = from_url(option, weights) if is_remote(weights) else expand_home(weights)

@@ -3,13 +3,15 @@ image-net.org publishes."""
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from torchvision.datasets import imagenet as torchvision_imagenet
 
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.files import atomic_write
 
@@ -30,8 +32,7 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
     with closing(Progress("checksums", total // CHUNK_BYTES, "MB")) as progress:
         for path in files:
             name, status = str(path.relative_to(folder)), path.stat()
-            # a copy of another file may keep the time of its last change, but has another inode or ctime
-            state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+            state = _state(status)
             if known.get(name, [])[:4] != state:
                 sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
                 with path.open("rb", buffering=0) as file:
@@ -50,4 +51,21 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
             "Hint: download them again."
         )
     names = [str(path.relative_to(folder)) for path in files]
+    first_of = dict[Any, str]()
+    for name in names:
+        if (other := first_of.setdefault(known[name][-1], name)) != name:
+            raise ConfigError(f"{name} must be another file than {other}, but has the same content. Hint: remove it.")
     return "".join(f"{known[name][-1]}  {name}\n" for name in names).encode(errors="surrogateescape")
+
+
+def require_unchanged(files: Sequence[Path], folder: Path, draft: Path) -> None:
+    """Raise RunError if a file has changed since sums_of has read it."""
+    known = json.loads((draft / CACHE).read_text())
+    for path in files:
+        if known[str(path.relative_to(folder))][:4] != _state(path.stat()):
+            raise RunError(f"{path} must stay as it is while it is read, but has changed. Hint: run the command again.")
+
+
+def _state(status: os.stat_result) -> list[int | str]:
+    """Return what differs after a change. A copy may keep the time of the last change, but not ctime and inode."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

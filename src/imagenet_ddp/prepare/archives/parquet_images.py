@@ -25,6 +25,7 @@ from imagenet_ddp.system.text import first_line, shorten_list
 LABEL_ROWS = 16
 LEAST_BYTES = 16  # of a file for each row: no image is smaller
 MAX_TEXT = 255  # characters of a name or a label
+MAX_TEXT_BYTES = 2**12  # mean size of a label, or of the path of an image
 NO_ROW: tuple[int, Any] = -1, None
 
 
@@ -38,6 +39,7 @@ class Columns:
     label: str
     is_number: bool
     classes: list[str]
+    is_struct: bool
 
 
 def find_columns(path: Path, wanted: Mapping[str, Any]) -> Columns:
@@ -56,8 +58,11 @@ def find_columns(path: Path, wanted: Mapping[str, Any]) -> Columns:
             return kind.get_field_index("bytes") >= 0 and has_bytes(kind.field("bytes").type)
         return arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind)
 
+    def is_text(kind: Any) -> bool:
+        return arrow.types.is_string(kind) or arrow.types.is_large_string(kind)
+
     def is_label(kind: Any) -> bool:
-        return arrow.types.is_integer(kind) or arrow.types.is_string(kind) or arrow.types.is_large_string(kind)
+        return arrow.types.is_integer(kind) or is_text(kind)
 
     images = [field.name for field in schema if has_bytes(field.type)]
     labels = [field.name for field in schema if is_label(field.type)]
@@ -74,15 +79,17 @@ def find_columns(path: Path, wanted: Mapping[str, Any]) -> Columns:
             )
     image, label = schema.field(images[0]), schema.field(labels[0])
     is_struct = arrow.types.is_struct(image.type)
-    has_name = is_struct and image.type.get_field_index("path") >= 0
+    has_name = is_struct and image.type.get_field_index("path") >= 0 and is_text(image.type.field("path").type)
     names = features.get(label.name, {}).get("names") if kind_of.get(label.name) == "ClassLabel" else []
-    classes = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
+    is_list = isinstance(names, list) and all(isinstance(each, str) for each in names)
+    classes: list[str] = [*names] if is_list else []  # leaving one out would shift the others
     return Columns(
         f"{image.name}.bytes" if is_struct else image.name,
         f"{image.name}.path" if has_name else "",
         label.name,
         arrow.types.is_integer(label.type),
         classes,
+        is_struct,
     )
 
 
@@ -93,6 +100,7 @@ class ParquetImages(ArchiveImages):
         self.location, self.targets, self.names = str(folder), targets, Names.of(labels.names)
         self.parts = np.repeat(np.arange(len(labels.groups)), [each.num_rows for each in labels.groups])
         self._paths, self._column, self._groups = [*paths], columns.image, labels.groups
+        self._is_struct = columns.is_struct
         self._first = np.cumsum([0, *(each.num_rows for each in labels.groups)])
         self._rows: Iterator[tuple[int, Any]] = iter(())  # (position, image) of the current part
         self._row = NO_ROW
@@ -128,8 +136,8 @@ class ParquetImages(ArchiveImages):
             batches = file.iter_batches(1, row_groups=[group.number], columns=[self._column])
             for index, batch in enumerate(batches, first):
                 column = batch.column(0)
-                for name in self._column.split(".")[1:]:
-                    column = _field(column, name)
+                if self._is_struct:
+                    column = _field(column, "bytes")
                 yield index, column[0]
 
     def sizes(self) -> np.ndarray:
@@ -176,14 +184,25 @@ def read_labels(paths: Sequence[Path], folder: Path, columns: Columns) -> Labels
                     f"{path} must have an image in each row, but has {num_rows:,} rows in {num_bytes:,} bytes. "
                     "Hint: download it again, or move it away."
                 )
-            rows_of_each = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            of_each = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+            rows_of_each = [group.num_rows for group in of_each]
+            if sum(rows_of_each) != num_rows or min(rows_of_each, default=0) < 0:
+                raise ValueError(f"{path} declares other numbers of rows for its parts than for the whole")
+            for group in of_each:
+                for column in map(group.column, range(group.num_columns)):
+                    if column.path_in_schema in wanted and column.total_uncompressed_size > (
+                        MAX_TEXT_BYTES * group.num_rows + 2**20
+                    ):
+                        raise ValueError(f"{path}: {column.path_in_schema} has too long texts")
             found.groups.extend(Group(number, group, num_rows) for group, num_rows in enumerate(rows_of_each))
             for batch in file.iter_batches(LABEL_ROWS, columns=wanted):
                 labels = batch.column(columns.label).to_pylist()
-                found.labels.extend(each[:MAX_TEXT] if isinstance(each, str) else each for each in labels)
+                if any(isinstance(each, str) and len(each) > MAX_TEXT for each in labels):
+                    raise ValueError(f"{path}: a label has more than {MAX_TEXT} characters")
+                found.labels.extend(labels)
                 names = [None] * len(labels)
                 if columns.name:
-                    first, last = columns.name.split(".")
+                    first, _, last = columns.name.rpartition(".")
                     names = _field(batch.column(first), last).to_pylist()
                 for name in names:
                     parts = [PurePosixPath(name).name[-MAX_TEXT:]] if name else []

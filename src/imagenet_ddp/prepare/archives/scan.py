@@ -5,7 +5,10 @@ Every mistake is found here, and all are reported together.
 
 import csv
 import os
+import re
 import tarfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -44,6 +47,7 @@ def look(config: PrepareConfig) -> tuple[list[Path], Scan]:
         raise ConfigError(Mistake(what, ("archive_dir",), hint="move the others to another folder"))
     source, lines = _of_parquet(files, folder, config) if kinds == {".parquet"} else _of_tar(files, folder, config)
     source.notes += lines
+    source.doubts += _missing_files(files)
     for images in filter(None, (source.train, source.val)):
         images.reading = Reading.of(config.data)
     counts = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
@@ -63,6 +67,17 @@ def look(config: PrepareConfig) -> tuple[list[Path], Scan]:
             numbers = images.num_of_each(len(source.classes)).tolist()
             source.doubts += validate_counts(name, str(folder), dict(zip(source.classes, numbers, strict=True)))
     return files, Scan(config.data, config.seed, "train", open=partial(_given, source))
+
+
+def _missing_files(files: list[Path]) -> list[str]:
+    """Return a sentence for each series NAME-00000-of-00294 of which there are not all."""
+    numbered = (re.fullmatch(r"(.+)-\d+-of-(\d+)", str(path.with_suffix(""))) for path in files)
+    there = Counter((each[1], int(each[2])) for each in numbered if each)
+    return [
+        f"{printable(name)}-*: {number:,} of {total:,} files are there. Hint: download the others, or ignore this."
+        for (name, total), number in there.items()
+        if number != total
+    ]
 
 
 def _given(source: Source) -> Source:
@@ -139,7 +154,8 @@ def _of_parquet(files: list[Path], folder: Path, config: PrepareConfig) -> tuple
 
 def _lines_of(file: str) -> list[str]:
     try:
-        return [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        # an empty line within would otherwise shift the names below it
+        return [line.strip() for line in Path(file).read_text(encoding="utf-8").rstrip().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         what = f"names must be a text file with a class name in each line, but {file} is not ({first_line(error)})"
         raise ConfigError(Mistake(what, ("names",), (setting("names=FILE"),))) from error
@@ -225,6 +241,6 @@ def _of_devkit(path: Path) -> dict[str, str]:
     """Return the class of each validation image of ImageNet, by its name."""
     try:
         return {f"ILSVRC2012_val_{number:08}": name for number, name in enumerate(val_classes(path), 1)}
-    except (OSError, EOFError, tarfile.TarError, KeyError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
         what = f"{path} must be ImageNet's devkit, but cannot be read ({first_line(error).rstrip('.')})"
         raise ConfigError(Mistake(what, ("archive_dir",), hint="download it again")) from error

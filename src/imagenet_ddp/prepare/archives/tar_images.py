@@ -23,7 +23,8 @@ from imagenet_ddp.prepare.archives.archive_images import ArchiveImages, split_of
 from imagenet_ddp.system.text import count_noun
 
 BLOCK = 512  # bytes, of which all of a tar is made
-MAX_HEADER_BYTES = 2**20  # of a long name
+MAX_HEADER_BYTES = 2**13  # of a long name, of which Linux has no longer one than 4,096
+MAX_CLASS = 255  # characters of the name of a folder or file
 EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
@@ -121,6 +122,8 @@ def list_images(
                 used.add(key)
                 is_flat = split_of([pure.parent.name]) is not None or pure.parent.name in ("", "..")
                 name = labels.get(key) or (inner.stem if is_flat else "") or (folders[-1] if folders else "")
+                if len(name) > MAX_CLASS:
+                    raise tarfile.TarError(f"a folder or archive in it has a name of {len(name):,} characters")
                 images = found.setdefault(split, Listed())
                 images.names.append("/".join([*[name] * (name not in folders), *folders, pure.name]).lstrip("/"))
                 images.classes.append(name)
