@@ -136,6 +136,8 @@ PROGRAMS = {
         "--resume --output --experiment --eval-metric --tta",
     ),
     "torchrun, torch.distributed, Lightning": (
+        "The arguments of Lightning's `Trainer` are the keys of `trainer`: `Trainer(max_epochs=5)` is "
+        "`trainer.max_epochs=5`. Callbacks and loggers: [your own code](configuration.md#your-own-code). "
         "torchrun's own options work unchanged before `-m imagenet_ddp.train`. Options after it are translated:",
         "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
         "--master-addr --master_port --master-port",
