@@ -3,7 +3,6 @@ image-net.org publishes."""
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ CHUNK_BYTES = 1_000_000
 def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
     """Return a line for each file: its SHA-256 and its path in the folder. draft: where they are kept, so that the
     command reads an unchanged file for them only once. Raises ConfigError for another MD5 than the published one."""
-    known: dict[str, list[int | str]] = {}
+    known: dict[str, dict[str, Any]] = {}
     with suppress(OSError, ValueError):
         known = json.loads((draft / CACHE).read_text())
     published = dict(torchvision_imagenet.ARCHIVE_META.values())
@@ -31,9 +30,8 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
     wrong: list[str] = []
     with closing(Progress("checksums", total // CHUNK_BYTES, "MB")) as progress:
         for path in files:
-            name, status = str(path.relative_to(folder)), path.stat()
-            state = _state(status)
-            if known.get(name, [])[:4] != state:
+            name, state = str(path.relative_to(folder)), _state(path)
+            if known.get(name, {}).get("state") != state:
                 sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
                 with path.open("rb", buffering=0) as file:
                     while chunk := file.read(CHUNK_BYTES):
@@ -43,7 +41,7 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
                         progress.add(1)
                 if published.get(path.name, md5.hexdigest()) != md5.hexdigest():
                     wrong.append(str(path))
-                known[name] = [*state, sha256.hexdigest()]
+                known[name] = {"state": state, "sha256": sha256.hexdigest()}
                 atomic_write(draft / CACHE, json.dumps(known))
     if wrong:
         raise ConfigError(
@@ -51,21 +49,22 @@ def sums_of(files: Sequence[Path], folder: Path, draft: Path) -> bytes:
             "Hint: download them again."
         )
     names = [str(path.relative_to(folder)) for path in files]
-    first_of = dict[Any, str]()
+    first_of = dict[str, str]()
     for name in names:
-        if (other := first_of.setdefault(known[name][-1], name)) != name:
+        if (other := first_of.setdefault(known[name]["sha256"], name)) != name:
             raise ConfigError(f"{name} must be another file than {other}, but has the same content. Hint: remove it.")
-    return "".join(f"{known[name][-1]}  {name}\n" for name in names).encode(errors="surrogateescape")
+    return "".join(f"{known[name]['sha256']}  {name}\n" for name in names).encode(errors="surrogateescape")
 
 
 def require_unchanged(files: Sequence[Path], folder: Path, draft: Path) -> None:
     """Raise RunError if a file has changed since sums_of has read it."""
     known = json.loads((draft / CACHE).read_text())
     for path in files:
-        if known[str(path.relative_to(folder))][:4] != _state(path.stat()):
+        if known[str(path.relative_to(folder))]["state"] != _state(path):
             raise RunError(f"{path} must stay as it is while it is read, but has changed. Hint: run the command again.")
 
 
-def _state(status: os.stat_result) -> list[int | str]:
+def _state(path: Path) -> list[int]:
     """Return what differs after a change. A copy may keep the time of the last change, but not ctime and inode."""
+    status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -9,6 +9,7 @@ import stat
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -108,24 +109,22 @@ def list_images(
         descriptor = os.open(path, os.O_RDONLY)
         try:
             for member, outer in _with_inner(descriptor, os.fstat(descriptor).st_size):
-                pure, inner = PurePosixPath(member.name), PurePosixPath(outer)
-                above = [part for part in (*inner.parent.parts, *pure.parent.parts) if part not in ("/", "..")]
+                pure = PurePosixPath(member.name)
                 if not is_image(pure.name):
                     num_others += 1
                     continue
                 if member.num_bytes < 0:
                     num_links += 1
                     continue
-                split = split_of(above[::-1]) or of_file or "train"
-                folders = [*takewhile(lambda part: not split_of([part]), above[::-1])][::-1]
-                key = next((key for key in _ends([*above, pure.stem]) if key in labels), "") if labels else ""
+                place = _place_of(pure.parent, PurePosixPath(outer))
+                key = next((key for key in _ends([*place.above, pure.stem]) if key in labels), "") if labels else ""
                 used.add(key)
-                is_flat = split_of([pure.parent.name]) is not None or pure.parent.name in ("", "..")
-                name = labels.get(key) or (inner.stem if is_flat else "") or (folders[-1] if folders else "")
+                name = labels.get(key) or place.class_name
                 if len(name) > MAX_CLASS:
                     raise tarfile.TarError(f"a folder or archive in it has a name of {len(name):,} characters")
-                images = found.setdefault(split, Listed())
-                images.names.append("/".join([*[name] * (name not in folders), *folders, pure.name]).lstrip("/"))
+                images = found.setdefault(place.split or of_file or "train", Listed())
+                parts = [*[name] * (name not in place.folders), *place.folders, pure.name]
+                images.names.append("/".join(parts).lstrip("/"))
                 images.classes.append(name)
                 images.files.append(number)
                 images.offsets.append(member.offset)
@@ -143,6 +142,26 @@ def list_images(
     if absent := len(labels.keys() - used):
         notes.append(f"The labels of {count_noun(absent, 'image')} are not used: the archives have no such image.")
     return found, notes, wrong
+
+
+class Place(NamedTuple):
+    """What the place of an image tells of it. above: the names of all folders, from the outermost. split: that one of
+    them is called as; None if none is. folders: those below it. class_name: "" if nothing tells it."""
+
+    above: list[str]
+    split: str | None
+    folders: list[str]
+    class_name: str
+
+
+@lru_cache(1024)  # thousands of images share a place
+def _place_of(folder: PurePosixPath, outer: PurePosixPath) -> Place:
+    """Return the place of the images in a folder of a tar. outer: the name of that tar if it is in another."""
+    above = [part for part in (*outer.parent.parts, *folder.parts) if part not in ("/", "..")]
+    folders = [*takewhile(lambda part: not split_of([part]), above[::-1])][::-1]
+    is_flat = split_of([folder.name]) is not None or folder.name in ("", "..")
+    class_name = (outer.stem if is_flat else "") or (folders[-1] if folders else "")
+    return Place(above, split_of(above[::-1]), folders, class_name)
 
 
 def _ends(parts: list[str]) -> Iterator[str]:
