@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagenet_ddp.config.paths import HUB
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.export import timm_config
+from imagenet_ddp.export.program import templates
 from imagenet_ddp.exported.formats.registry import format_of
 from imagenet_ddp.launch.stored_config import data_name
 from imagenet_ddp.launch.trained_model import TrainedModel
@@ -46,10 +46,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     outside = f"float32 (batch, 3, {size}, {size}), RGB, normalised"
     timm_name = timm_config.architecture(model) if config.push else None
     library = "timm" if timm_name else kind.library_name
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
+    environment = templates()
     environment.filters["percent"] = percent
     card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(library, metadata, accuracies, data), sort_keys=False, allow_unicode=True),

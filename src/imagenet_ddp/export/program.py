@@ -25,17 +25,21 @@ def text(metadata: Mapping[str, Any], kind: Format, file: str) -> str:
         net = f'{maker}("{model["name"]}", num_classes={len(metadata["classes"])})'
         libraries.add(model["library"])
     modules, libraries = libraries & {*_STANDARD_LIBRARY}, libraries - {*_STANDARD_LIBRARY}
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
-    template = environment.get_template(f"{NAME}.jinja")
-    return template.render(
+    environment = templates()
+    return environment.get_template(f"{NAME}.jinja").render(
         file=file, metadata=metadata, seen=seen, size=seen["image_size"], fill=mean_colour(tuple(seen["mean"])),
         has_graph=kind.has_graph, normalised=metadata["preprocessing"] not in ("inside", "normalise"),
         resizes=metadata["preprocessing"] != "inside", packages=sorted({"numpy", "pillow", *libraries}),
         modules=sorted({"json", "sys", *modules}), imports=sorted({"numpy as np", *libraries}), made_by=_MADE_BY,
         code=environment.from_string(kind.script_code).render(file=file, key=KEY, net=net),
+    )  # fmt: skip
+
+
+def templates() -> Environment:
+    """Return the environment of the templates in this folder, whose results are no HTML."""
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
     )  # fmt: skip
 
 

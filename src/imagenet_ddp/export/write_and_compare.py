@@ -177,7 +177,7 @@ class Comparison:
         for what, difference in differences:
             if difference > most:
                 return (
-                    f"the {what} of {file} must be within {most:g} of the checkpoint's, but differ by {difference:.1e}."
+                    f"the {what} of {file} must be within {most:g} of the checkpoint's, but differ by {difference:.1e}"
                 )
         return ""
 

@@ -1,6 +1,7 @@
 """A page that classifies pictures in a browser, with everything that it needs in one file."""
 
 import base64
+import functools
 import gzip
 import json
 import re
@@ -99,6 +100,7 @@ def find_runtime() -> Runtime | None:
     return None
 
 
+@functools.cache  # export writes the page again with the result of the comparison
 def _packed(file: Path) -> str:
     """Return the contents, compressed by gzip, in base64."""
     return base64.b64encode(gzip.compress(file.read_bytes(), mtime=0)).decode()
