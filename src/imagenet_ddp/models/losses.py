@@ -1,5 +1,5 @@
-"""Make the training loss of the loss.* keys, one value per image (so that the mean over ranks is exact), and for
-loss.class_weights."""
+"""Make the training loss of the loss.* keys, one value per image, so that the mean over ranks is exact, and the weights
+of the classes in it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
