@@ -1,5 +1,6 @@
 """The table of checks, in order of worth, and how each is run: a command of this project in a process of its own."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,19 @@ class Form:
 FORMS = {"gpu": Form("gpu", 224, 256, 30, 3, 200, 2048, 8192), "cpu": Form("cpu", 32, 2, 2, 1, 2, 80, 256)}
 
 
+@contextlib.contextmanager
+def _sigterm_held_back() -> Iterator[None]:
+    """Let a SIGTERM take effect after the block."""
+    came = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if came:
+        signal.raise_signal(signal.SIGTERM)
+
+
 @dataclass
 class Context:
     """What a check is run with. work: folder for its files. ends_at: when it is killed, of time.monotonic()."""
@@ -88,15 +102,21 @@ class Context:
         with self.log.open("a", encoding="utf-8") as log:
             begin = log.tell()
             print("$ python", *words, file=log, flush=True)
-            process = subprocess.Popen(
-                [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            process = None
             try:
+                with _sigterm_held_back():  # else a stop between the start and its end here would leave the process
+                    process = subprocess.Popen(
+                        [sys.executable, *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
                 found = process.wait(max(1.0, self.ends_at - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise FailedError(f"took too long: see {self.log}") from None
             finally:
-                if process.poll() is None:
+                if process is not None and process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         said = self.log.read_bytes()[begin:].decode(errors="replace")

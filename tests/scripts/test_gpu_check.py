@@ -1,14 +1,17 @@
 """The GPU check in its small CPU form: a slice, stopped and continued, and the packages that it carries."""
 
+import importlib
 import json
 import signal
 import subprocess
 import sys
+import time
 import warnings
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lightning.pytorch as L
 import pytest
@@ -28,6 +31,33 @@ def start(out: Path, *words: str) -> subprocess.Popen[str]:
         [SCRIPT, out, "form=cpu", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=clean_environ(PYTHON=sys.executable),
     )  # fmt: skip
+
+
+def test_a_stop_while_a_check_starts_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts/gpu_check")
+    for name in ("checks", "packages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    checks, started = importlib.import_module("checks"), list[subprocess.Popen[Any]]()
+
+    def stopped(*words: Any, **options: Any) -> Any:
+        started.append(popen(*words, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", stopped)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit):
+            checks.Context(checks.FORMS["cpu"], tmp_path, 1, time.monotonic() + 60, tmp_path / "log").python(
+                "-c", "import time; time.sleep(60)"
+            )
+        assert started[0].poll() == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for name in ("checks", "packages"):
+            sys.modules.pop(name, None)
+        started[0].kill()
 
 
 @pytest.mark.slow
