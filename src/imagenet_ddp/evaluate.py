@@ -29,7 +29,7 @@ def main() -> float | None:
 
 
 def launch(request: parse.Request) -> float | None:
-    checkpoint = checkpoint_path(request.configs[0])
+    checkpoint = checkpoint_path(request.config)
     checkpoint = checkpoint and checkpoint.resolve()
     say_begin(request)
     place, commands = connect(request, find_launcher(request, os.environ))

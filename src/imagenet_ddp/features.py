@@ -31,7 +31,7 @@ def main() -> int | None:
 
 
 def launch(request: parse.Request) -> int | None:
-    checkpoint = checkpoint_path(request.configs[0])
+    checkpoint = checkpoint_path(request.config)
     checkpoint = checkpoint and checkpoint.resolve()
     if checkpoint is None:
         require_data(request)

@@ -41,8 +41,8 @@ MOST_WHOLE = 4
 def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
-        paths = find_images(request.configs[0].images)  # before the checkpoint is read, which takes seconds
-        if format_of(request.configs[0].format, request.configs[0].out) == "xlsx" and len(paths) > MOST_ROWS:
+        paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds
+        if format_of(request.config.format, request.config.out) == "xlsx" and len(paths) > MOST_ROWS:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
         config = resolved_config(request, os.environ, PredictConfig)

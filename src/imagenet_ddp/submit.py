@@ -73,7 +73,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         found += _unsupported(request, options)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
-    trainer, note = request.configs[0].trainer, None
+    trainer, note = request.config.trainer, None
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
         note = f"trainer.devices is not set, so one {what} per node is requested. Hint: set trainer.devices=8."
@@ -110,7 +110,7 @@ def _unsupported(request: parse.Request, options: Any) -> list[Mistake]:
 
 def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
     yield "sbatch"
-    yield from _shape(request.configs[0], options)
+    yield from _shape(request.config, options)
     names = {str(config.name) for config in request.configs}
     named = {
         "job-name": options.name or (names.pop() if len(names) == 1 else None),
@@ -145,7 +145,7 @@ def _shape(config: DictConfig, options: Any) -> Iterator[str]:
 
 
 def _is_array(request: parse.Request) -> bool:
-    return request.multirun and request.configs[0].sweep.job == "auto"
+    return request.multirun and request.config.sweep.job == "auto"
 
 
 if __name__ == "__main__":

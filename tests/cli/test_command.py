@@ -18,7 +18,7 @@ def test_a_job_has_hydras_config_with_its_folder(tmp_path: Path, monkeypatch: py
     with command.hydra_job(request, tmp_path / "a b"):
         assert HydraConfig.get().runtime.output_dir == HydraConfig.get().run.dir == str(tmp_path / "a b")
         assert (HydraConfig.get().job.name, [*HydraConfig.get().overrides.task]) == ("train", ["seed=7"])
-    assert not HydraConfig.initialized() and "hydra" not in request.configs[0]
+    assert not HydraConfig.initialized() and "hydra" not in request.config
 
 
 @pytest.mark.parametrize("option", ["--help", "--cfg=job"])

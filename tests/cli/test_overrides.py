@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def composed(*typed: str, verb: str) -> DictConfig:
-    return command_line(verb, list(typed), {"HOME": "/home/ann"}).configs[0]
+    return command_line(verb, list(typed), {"HOME": "/home/ann"}).config
 
 
 def stored(**changed: Any) -> dict[str, Any]:

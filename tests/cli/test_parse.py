@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_ddp.cli.check_config import _long_tmpdir
-from imagenet_ddp.cli.parse import command_line, composed
-from imagenet_ddp.cli.request import Request
+from imagenet_ddp.cli.parse import Request, command_line, composed
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.data.check_data import long_tmpdir
 from imagenet_ddp.errors import ConfigError
 
 ENVIRON = {"HOME": "/home/ann"}
@@ -65,7 +64,7 @@ def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: torchvision.datasets.FakeData\n")
     (tmp_path / "mine" / "bare.yaml").write_text("seed: 1\n")
     typed = ["--config-dir", "mine", "data=own"]
-    assert asked(*typed).configs[0].data.name == "own"  # its file is the user's, and may name any code
+    assert asked(*typed).config.data.name == "own"  # its file is the user's, and may name any code
     (text,) = refused("--config-dir=mine", "--config-name=bare")
     assert "defaults: [train, _self_]" in text
 
@@ -106,7 +105,7 @@ def test_local_rank_never_reaches_hydra():
 def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
     """The composed default is data=shapes at 48 pixels; what is typed may only fit the checkpoint's."""
     typed = ["checkpoint=x.ckpt", "data.val_resize=40", "data.val_fraction=0.1", "data.root=gone"]
-    assert asked(*typed, verb="evaluate").configs[0].data.val_resize == 40
+    assert asked(*typed, verb="evaluate").config.data.val_resize == 40
     assert asked("resume=x.ckpt", "data.val_resize=40").typed == ["resume=x.ckpt", "data.val_resize=40"]
     assert len(refused("data.val_resize=40")) == 1
     assert len(refused("checkpoint=x.ckpt", "data.image_size=-1", verb="evaluate")) == 1
@@ -167,7 +166,7 @@ def test_a_long_tmpdir_is_refused_before_sockets_are_made(length: int, is_refuse
     folder = Path("/tmp") / ("t" * (length - 5))
     folder.mkdir()
     try:
-        assert bool(_long_tmpdir({"TMPDIR": str(folder)})) == is_refused
+        assert bool(long_tmpdir({"TMPDIR": str(folder)})) == is_refused
     finally:
         folder.rmdir()
 
@@ -179,14 +178,14 @@ ODD = ("in,out", "a=b", "[x]", "(1)", "two words", " lead", "$x", "{a}", "it's",
 
 
 def read(key: str, *argv: str, verb: str = "train") -> object:
-    return OmegaConf.select(composed(verb, list(argv)).configs[0], key)
+    return OmegaConf.select(composed(verb, list(argv)).config, key)
 
 
 @pytest.mark.parametrize("text", [*NAMES, "NULL"])
 def test_text_keeps_its_characters(text: str):
     typed = [f"{key}={text}" for key in ("name", "model.name", "data.val_dir", "hydra.run.dir")]
     request = composed("train", typed)
-    config = request.configs[0]
+    config = request.config
     assert [config.name, config.model.name, config.data.val_dir, request.hydra.run.dir] == [text] * 4
     assert read("images", "checkpoint=x", f"images={text}", verb="predict") == text
 

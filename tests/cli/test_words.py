@@ -47,7 +47,7 @@ VALUES: list[tuple[str, str, Any]] = [
 def test_a_word_means(words: str, key: str, value: Any):
     parts = [words] if ": " in words else words.split()
     request = composed("train", parts)
-    found = request.hydra.run.dir if key == "hydra.run.dir" else OmegaConf.select(request.configs[0], key)
+    found = request.hydra.run.dir if key == "hydra.run.dir" else OmegaConf.select(request.config, key)
     assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value
     recorded = OmegaConf.to_container(request.hydra.overrides.task, resolve=False)
     assert request.typed == parts and recorded == [word for word in parts if not word.startswith("hydra.")]
@@ -102,8 +102,6 @@ def test_the_gate_and_hydra_agree_but_for_text(data: st.DataObject):
         assert expected is None, words
         return
     assert expected is not None, words
-    assert request.configs[0] == OmegaConf.masked_copy(expected, [str(key) for key in expected if key != "hydra"]), (
-        words
-    )
+    assert request.config == OmegaConf.masked_copy(expected, [str(key) for key in expected if key != "hydra"]), words
     for part in ("overrides", "job", "runtime", "verbose"):
         assert request.hydra[part] == expected.hydra[part], words

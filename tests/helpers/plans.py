@@ -18,5 +18,5 @@ def plan_of(
     make_plan."""
     kind = [] if any(each.startswith("trainer.accelerator=") for each in options) else ["trainer.accelerator=cpu"]
     request = command_line("train", [*kind, *options], environ or {})
-    config, here = typed_config(request.configs[0], RunConfig), place or Place()
+    config, here = typed_config(request.config, RunConfig), place or Place()
     return make_plan(config, here, use_device(config.trainer, here.local_rank), **resumed)

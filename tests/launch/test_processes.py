@@ -34,7 +34,7 @@ def test_each_folder_is_listed_once(tree: Path, tmp_path: Path, monkeypatch: pyt
     below = {path: number for path, number in listed.items() if path.startswith(str(tree))}
     folders = {str(tree / split / name) for split in ("train", "val") for name in ("", "cat", "dog", "owl")}
     assert below == dict.fromkeys(map(os.path.normpath, folders), 1)
-    config = typed_config(request.configs[0], RunConfig)
+    config = typed_config(request.config, RunConfig)
     job = Job(config, tmp_path, scan=request.scan)
     assert run_ranks(open_without_listing, job, config, Place(is_node=True), None, own_processes=True) == 29
 

@@ -44,7 +44,7 @@ def saved(folder: Path, age: int, epochs: int | None, *options: str) -> Path:
 
 def find(wanted: Path, option: Path | str | None, *options: str, typed: bool = False, again: bool = False) -> Earlier:
     request: Any = SimpleNamespace(
-        configs=[OmegaConf.create({"resume": option and str(option)})], again=again,
+        config=OmegaConf.create({"resume": option and str(option)}), again=again,
         hydra=OmegaConf.create({"run": {"dir": str(wanted)}}),
         typed=[*options, *([f"hydra.run.dir={wanted}"] if typed else [])],
     )  # fmt: skip

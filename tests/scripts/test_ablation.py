@@ -81,5 +81,5 @@ def test_the_variants_in_the_project_compose(path: Path):
     seen = []
     for own in variants.values():
         request = composed("train", ablation.merged(options, own))
-        seen.append(request.configs[0])
+        seen.append(request.config)
     assert all(config != seen[0] for config in seen[1:]), "a variant is not the recipe itself"

@@ -15,7 +15,7 @@ _Callback = TypeVar("_Callback", bound=L.Callback)
 
 
 class Group(L.Callback):
-    """A callback that calls other callbacks, its members. Lightning does not know these."""
+    """A callback that calls other callbacks, its members, which are not in Trainer.callbacks."""
 
     members: list[L.Callback]
 

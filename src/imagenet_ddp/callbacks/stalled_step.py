@@ -25,7 +25,7 @@ class StalledStep(L.Callback):
     """Print a line every minute in which no batch ends. If a stop is requested and no batch ends for a minute, end this
     process without saving; at the third request, at once.
 
-    fail: tells the other ranks that this one ends, given a text and an exit code. timeout_s: of a collective.
+    fail: function of a text and an exit code that ends the other ranks, too. timeout_s: of a collective.
     """
 
     def __init__(self, fail: Callable[[str, int], object], timeout_s: float):

@@ -73,7 +73,7 @@ class WeightAverage(WeightAveraging):
     ) -> None:
         self._is_epoch_over = is_epoch_over(trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        # Lightning remembers only the steps that were averaged, so the first batch of start_epoch, before its
+        # Lightning stores only the steps that were averaged, so the first batch of start_epoch, before its
         # accumulated step, would look like a new step
         self._latest_update_step = trainer.global_step
 
@@ -101,7 +101,7 @@ class WeightAverage(WeightAveraging):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._average_model is not None and self.has_average:
             super().on_save_checkpoint(trainer, pl_module, checkpoint)
-            # has the version of the layers' formats, without which MNASNet refuses its weights
+            # with the version of each layer's format, without which MNASNet refuses its weights
             checkpoint["state_dict"] = self._average_model.module.state_dict()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:

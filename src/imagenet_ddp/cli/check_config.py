@@ -1,8 +1,6 @@
 """Validate a composed config: every key, value, folder and launcher, without torch."""
 
 import dataclasses
-import itertools
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ from imagenet_ddp.config.schema.commands import (
 from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.read_if import unread
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
-from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS, to_config
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
@@ -41,16 +39,12 @@ from imagenet_ddp.system import table_files
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import first_sentence
 
-MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
     "prepare.name": tuple(
         map(setting, ("prepare=imagenet", "prepare=pack", "prepare=import", "prepare=check", "prepare=relabel"))
     ),
 }
-
-# Groups of which an object is made -> where their _target_ is: in the group, or in each of its entries.
-_MADE = dict.fromkeys(WITH_ARGS, 1) | dict.fromkeys(OF_ENTRIES, 2)
 
 
 def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mistake]]:
@@ -70,7 +64,7 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
         Mistake(f"{path} is required, but not set", (path,), _MISSING[path])
         for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
-    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *_of_targets(values)]
+    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *own_code.validate_targets(values)]
 
 
 class Checked(NamedTuple):
@@ -157,7 +151,7 @@ def check_values(
             scan = check_data.look(values.data, values.seed, verb=of_images, whole=opens)
             found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
-        found += _of_files(values) + _of_checkpoint(values, typed) + _long_tmpdir(environ)
+        found += _of_files(values) + _of_checkpoint(values, typed) + check_data.long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += check_model_file.validate(values, verb)
         if isinstance(values, PredictConfig):
@@ -251,18 +245,6 @@ def _of_files(config: CommonConfig) -> list[Mistake]:
     return []
 
 
-def _long_tmpdir(environ: Mapping[str, str]) -> list[Mistake]:
-    """Return a mistake if the sockets of loader processes would have paths that are too long for the system."""
-    folder = environ.get("TMPDIR", "")
-    if len(os.fsencode(folder)) <= MOST_TMPDIR or not Path(folder).is_dir():  # Python ignores a folder that is missing
-        return []
-    what = (
-        f"TMPDIR must have at most {MOST_TMPDIR} bytes, because the paths of Unix sockets are limited to 107, got "
-        f"{len(os.fsencode(folder))}: {folder}"
-    )
-    return [Mistake(what, hint="put TMPDIR=/tmp before the command")]
-
-
 def _plain(value: Any) -> Any:
     """Return plain containers with None for missing values."""
     if isinstance(value, dict):
@@ -282,28 +264,6 @@ def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: st
         elif declared[path].is_group:
             found += _undeclared(value, declared, f"{path}.")
     return found
-
-
-def _of_targets(config: Mapping[str, Any]) -> list[Mistake]:
-    """Return a mistake for each _target_ that does not exist, and for each in the arguments of a class, of which no
-    object is made."""
-    nested = [
-        Mistake(
-            f"{path} has no effect, because the arguments of a class are plain values",
-            (path,),
-            hint=f"set {entry}._target_ to a function of your own, which makes that object, too",
-        )
-        for group, levels in _MADE.items()
-        for path in keys.leaves(config[group], f"{group}.")
-        if path.endswith("._target_") and path != f"{(entry := '.'.join(path.split('.')[:levels]))}._target_"
-    ]
-    own = [
-        own_code.validate(path, value)
-        for group, levels in _MADE.items()
-        for path, value in keys.leaves(config[group], f"{group}.").items()
-        if path.endswith("._target_") and path.count(".") == levels
-    ]
-    return [*itertools.chain(*own), *nested]
 
 
 def refused_of_stored(config: DictConfig, typed: DictConfig, verb: str, origin: str) -> list[Mistake]:

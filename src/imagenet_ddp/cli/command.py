@@ -19,8 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
-from imagenet_ddp.cli.parse import RefusedError, command_line
-from imagenet_ddp.cli.request import Request
+from imagenet_ddp.cli.parse import RefusedError, Request, command_line
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
@@ -96,7 +95,7 @@ def _print_only(request: Request) -> None:
 def _yaml(request: Request) -> str:
     """Return the YAML of --cfg: job, hydra, or all of both. Raises ConfigError."""
     if request.shown == "job":
-        plain: Any = OmegaConf.to_container(request.configs[0])
+        plain: Any = OmegaConf.to_container(request.config)
         config = OmegaConf.create(without_other_choices(plain, COMMANDS[request.verb]))
     else:
         config = _whole(request)
@@ -111,7 +110,7 @@ def _yaml(request: Request) -> str:
 
 def _whole(request: Request) -> DictConfig:
     """Return the config of the first job with its hydra node."""
-    config = copy.deepcopy(request.configs[0])
+    config = copy.deepcopy(request.config)
     with open_dict(config):
         config.hydra = request.hydra
     return config
@@ -131,7 +130,7 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     if isinstance(error, RefusedError) and error.request.verb in OF_RANKS and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
-            refused = error.request.places[0]
+            refused = error.request.place
             if refused is not None and refused.others_wait:
                 sys.stderr.flush()
                 from imagenet_ddp.distributed.commands import report_refusal

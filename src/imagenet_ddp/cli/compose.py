@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_files
 from imagenet_ddp.cli.explain import in_file, refused
-from imagenet_ddp.cli.options import HYDRA, Files, Option
+from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared, leaves
@@ -38,8 +38,8 @@ class Composed:
 
     config: of all options that fit, without the hydra node; interpolations are unresolved. hydra: the hydra node, in
     which they resolve. mistakes: in the other options. wrong: groups of which the config has the default, because the
-    typed choice is a mistake. place: where this command runs it; None where no launcher is recognised. scan: of
-    the images, if this command opens them.
+    typed choice is a mistake. name: with -m, the options that distinguish this job. place: where this command runs it;
+    None where no launcher is recognised. scan: of the images, if this command opens them.
     """
 
     options: Sequence[Option]
@@ -47,16 +47,23 @@ class Composed:
     hydra: DictConfig
     mistakes: list[Mistake]
     wrong: set[str]
+    name: str = ""
     place: Place | None = None
     scan: Scan | None = None
 
+    @property
+    def words(self) -> list[str]:
+        """The options, as typed."""
+        return [option.word for option in self.options]
 
-def compose(
-    verb: str, files: Files, jobs: Sequence[Sequence[Option]], wrong: Set[str]
-) -> tuple[list[Composed], list[Mistake]]:
+
+def compose(verb: str, files: Files, typed: Typed, wrong: Set[str]) -> tuple[list[Composed], list[Mistake]]:
     """Compose the jobs of a command line. Return (jobs, mistakes in the files of --config-dir). wrong: keys of words
     that are mistakes."""
-    done = [_job(verb, files, options, wrong) for options in jobs]
+    done = [
+        replace(_job(verb, files, options, wrong), name=name)
+        for options, name in zip(typed.jobs, typed.names, strict=True)
+    ]
     if files.own_folder is None:
         return done, []
     in_files = check_files.validate(files, [job.hydra.runtime.choices for job in done], declared(verb))

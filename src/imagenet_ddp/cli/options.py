@@ -243,7 +243,7 @@ class OptionReader:
         if self._may_be_path(key) and value != "null" and exists(value):
             return [value]
         words = [each.strip() for each in value.split(",")] if "," in value else [value]
-        splits = sweeps and "\\" not in value  # of an escape, as in a\,b, Hydra knows the meaning
+        splits = sweeps and "\\" not in value  # an escape, as in a\,b, is for Hydra to read
         if not all(map(_WORD.fullmatch, words)) or (len(words) > 1 and not (splits and self.can_read(word))):
             return None
         return words

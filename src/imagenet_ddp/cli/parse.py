@@ -3,28 +3,90 @@
 hydra.main stops at its first error, with exit code 1 and a folder left behind. Here, data flows one way: the command
 line is split into words (words.py), each word is read once (options.py), the config of each job is composed in layers
 (compose.py), read as typed objects and checked (check_config.py, check_launch.py), and all mistakes are reported
-together (request.py). Lines are checked by command_line for this machine, by job_elsewhere for those on which SLURM
+together. Lines are checked by command_line for this machine, by job_elsewhere for those on which SLURM
 will run a job, and by read_single_process for a command without ranks; composed checks nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from omegaconf import DictConfig
 
 from imagenet_ddp.cli import check_config, options, words
 from imagenet_ddp.cli.compose import Composed, compose
-from imagenet_ddp.cli.options import Files, Typed
-from imagenet_ddp.cli.request import RefusedError as RefusedError
-from imagenet_ddp.cli.request import Request, accepted
+from imagenet_ddp.cli.options import Files, Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.section import typed_config
+from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.mistakes import Mistake, key_of
 from imagenet_ddp.runs.signals import hold_signals
 
 T = TypeVar("T", bound=commands.CommonConfig)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line, read and checked."""
+
+    verb: str
+    argv: list[str]  # as typed, without --local-rank
+    typed: list[str]  # the key=value options of argv
+    options: list[Option]  # the same, read
+    multirun: bool
+    only_prints: bool  # something is only printed (--help, --cfg, ...) and no job runs
+    shown: str | None = None  # the value of --cfg
+    is_resolved: bool = False  # --resolve
+    jobs: list[Composed] = field(default_factory=list[Composed])  # one; several with -m; none if Hydra prints help
+    again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
+
+    @property
+    def flags(self) -> list[str]:
+        """The words of argv that are no options: -m, --config-dir and its folder, and so on."""
+        words = list(self.typed)
+        return [word for word in self.argv if not (word in words and not words.remove(word))]
+
+    @property
+    def names(self) -> list[str]:
+        """With -m, the options that distinguish each job."""
+        return [job.name for job in self.jobs]
+
+    @property
+    def configs(self) -> list[DictConfig]:
+        """The config of each job, without the hydra node."""
+        return [job.config for job in self.jobs]
+
+    @property
+    def config(self) -> DictConfig:
+        """The config of the first job, without the hydra node."""
+        return self.jobs[0].config
+
+    @property
+    def hydra(self) -> DictConfig:
+        """The hydra node of the first job. Interpolations resolve in it."""
+        return self.jobs[0].hydra
+
+    @property
+    def place(self) -> Place | None:
+        """Where this command runs the first job; None if no launcher is recognised."""
+        return self.jobs[0].place
+
+    @property
+    def scan(self) -> Scan | None:
+        """What was found of the images, if this command opens them, which the job of a sweep does in its turn."""
+        return self.jobs[0].scan
+
+
+class RefusedError(ConfigError):
+    """Mistakes in a command line, with what could be read of it. Other nodes of the run may wait for this command."""
+
+    def __init__(self, mistakes: Sequence[Mistake], request: Request):
+        super().__init__(mistakes)
+        self.request = request
 
 
 def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, opens: bool = True) -> Request:
@@ -34,7 +96,7 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
     line, typed, jobs, in_files = _read(verb, argv)
     for job in () if line.only_prints else jobs:
         check_config.check_job(job, environ, verb, line.typed, is_multirun=typed.is_multirun, opens=opens)
-    return accepted(verb, line, typed, jobs, in_files)
+    return _accepted(verb, line, typed, jobs, in_files)
 
 
 def job_elsewhere(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
@@ -43,12 +105,12 @@ def job_elsewhere(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     line, typed, jobs, in_files = _read("train", argv)
     for job in jobs:
         check_config.check_job_elsewhere(job, environ, line.typed, is_multirun=typed.is_multirun)
-    return accepted("train", line, typed, jobs, in_files)
+    return _accepted("train", line, typed, jobs, in_files)
 
 
 def composed(verb: str, argv: Sequence[str]) -> Request:
     """Compose the options without checking their values. Raises ConfigError for those that do not compose."""
-    return accepted(verb, *_read(verb, argv))
+    return _accepted(verb, *_read(verb, argv))
 
 
 def read_single_process(
@@ -58,12 +120,12 @@ def read_single_process(
     around it. Raises ConfigError if a mistake makes further validation impossible."""
     request = composed(verb, argv)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
-    values, found = check_config.read(request.configs[0], verb)
+    values, found = check_config.read(request.config, verb)
     if values is not None:
         found += check_config.check_values(values, alone, verb, request.typed, is_whole=False, place=Place())[0]
     if values is None or any(f"{verb}.name" in mistake.keys for mistake in found):  # a required choice is missing
         raise ConfigError(found)
-    config = typed_config(request.configs[0], cls)
+    config = typed_config(request.config, cls)
     return request, config, found + validate_group(verb, config[verb], verb)
 
 
@@ -76,4 +138,45 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed],
         return line, Typed([], [], [""], False, []), [], []
     files = Files(verb, line.flags.config_name or verb, line.flags.config_dir)
     typed = options.read(verb, line, files)
-    return line, typed, *compose(verb, files, typed.jobs, line.left_out)
+    return line, typed, *compose(verb, files, typed, line.left_out)
+
+
+def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], in_files: Sequence[Mistake]) -> Request:
+    """Return the request if it has no mistake. Raises RefusedError with all mistakes: those of words and options, those
+    in files, and those of the jobs."""
+    request = Request(
+        verb,
+        words.argv,
+        words.typed,
+        typed.options,
+        typed.is_multirun,
+        words.only_prints,
+        words.flags.cfg,
+        words.flags.resolve,
+        [*jobs],
+    )
+    jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
+    for number, job in enumerate(jobs):
+        for mistake in dict.fromkeys(job.mistakes):
+            jobs_of.setdefault(mistake, []).append(number)
+    found = [*words.mistakes, *typed.mistakes, *in_files]
+    found += [_with_jobs(mistake, numbers, request.names) for mistake, numbers in jobs_of.items()]
+    if found:
+        nulls = {key_of(word) for word in words.typed if word.endswith("=null")}
+        raise RefusedError([_keeping(nulls, mistake) for mistake in dict.fromkeys(found)], request)
+    return request
+
+
+def _keeping(nulls: Set[str], mistake: Mistake) -> Mistake:
+    """Put the fixes last that set a key which is null on purpose, because with them the null would be refused again."""
+    return replace(
+        mistake, fixes=tuple(sorted(mistake.fixes, key=lambda fix: bool({*map(key_of, fix.options)} & nulls)))
+    )
+
+
+def _with_jobs(mistake: Mistake, numbers: Sequence[int], names: Sequence[str]) -> Mistake:
+    """Name the jobs that have a mistake, unless all jobs have it."""
+    if len(numbers) == len(names):
+        return mistake
+    jobs = f"Job {numbers[0]} ({names[numbers[0]]}){' and others' if len(numbers) > 1 else ''}"
+    return replace(mistake, what=f"{jobs}: {mistake.what}")

@@ -8,17 +8,42 @@ import ast
 import pkgutil
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
 
+from imagenet_ddp.config.schema.keys import leaves
+from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 from imagenet_ddp.system.text import shorten_list
 
 DYNAMIC = re.compile(r"import \*|__getattr__|globals\(|setattr\(|exec\(|lazy")  # names that no reader can find
 SURE = 0.75  # of get_close_matches: a submodule, where the package may have more names than its source
 MOST_SHOWN = 8  # names in a message
+
+
+# Groups of which an object is made -> the number of words before its _target_: the group, or one of its entries.
+_MADE = dict.fromkeys(WITH_ARGS, 1) | dict.fromkeys(OF_ENTRIES, 2)
+
+
+def validate_targets(config: Mapping[str, Any]) -> list[Mistake]:
+    """Return a mistake for each _target_ that does not exist, and for each in the arguments of a class, of which no
+    object is made."""
+    found: list[Mistake] = []
+    for group, num_words in _MADE.items():
+        for path, value in leaves(config[group], f"{group}.").items():
+            if not path.endswith("._target_"):
+                continue
+            if path.count(".") == num_words:
+                found += validate(path, value)
+                continue
+            what = f"{path} has no effect, because the arguments of a class are plain values"
+            entry = ".".join(path.split(".")[:num_words])
+            hint = f"set {entry}._target_ to a function of your own, which makes that object, too"
+            found.append(Mistake(what, (path,), hint=hint))
+    return found
 
 
 def validate(key: str, target: object) -> list[Mistake]:

@@ -1,8 +1,10 @@
 """Find mistakes in the options of data, and look at the folders they name, before torch is imported."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
@@ -14,6 +16,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
+_MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _THREE = list_of(number(), "", 3)
 
 
@@ -118,3 +121,15 @@ def _order(data: DataConfig) -> list[Mistake]:
         allowed = integer(0, max(round(1 / fraction), 1) - 1)
         found += expect("data.val_fold", fold, allowed, setting("data.val_fold=0"))
     return found
+
+
+def long_tmpdir(environ: Mapping[str, str]) -> list[Mistake]:
+    """Return a mistake if the sockets of loader processes would have paths that are too long for the system."""
+    folder = environ.get("TMPDIR", "")
+    if len(os.fsencode(folder)) <= _MOST_TMPDIR or not Path(folder).is_dir():  # Python ignores a folder that is missing
+        return []
+    what = (
+        f"TMPDIR must have at most {_MOST_TMPDIR} bytes, because the paths of Unix sockets are limited to 107, got "
+        f"{len(os.fsencode(folder))}: {folder}"
+    )
+    return [Mistake(what, hint="put TMPDIR=/tmp before the command")]

@@ -27,7 +27,7 @@ NOT_SENT = 100  # exit code of a worker that could not send a batch to the train
 FIRST_S = 60.0  # wait before the first message; each further message comes after twice the wait
 POLL_S = 5.0
 TIMEOUT_S = 1800.0
-LAST_S = 30.0  # longest time until the training process notices that its workers were killed
+LAST_S = 30.0  # longest time until the loader raises an error for workers that were killed
 END_S = 3.0  # time in which all workers of a loader may end by themselves
 SETTLE_S = 2.0  # longest time from the end of a process until its parent can read the exit code
 PIN_THREAD = "Pin memory thread exited"  # with data.pin_memory, this thread receives the batches
@@ -174,7 +174,7 @@ class StallWatchdog:
                 raise
             if threading.current_thread() is threading.main_thread():
                 # torch's handler would raise an error in the middle of a step when a worker ends. The loader itself
-                # notices that within 5 s, when it waits for a batch.
+                # checks for that every 5 s while it waits for a batch.
                 signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
             for batch in batches:
                 self._since = None

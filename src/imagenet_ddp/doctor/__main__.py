@@ -48,7 +48,7 @@ def main() -> None:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
     request = parse.command_line("doctor", argv, environ)
-    config = typed_config(request.configs[0], RunConfig)
+    config = typed_config(request.config, RunConfig)
     if config.resume not in (None, "auto"):
         raise ConfigError(
             f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "

@@ -16,7 +16,7 @@ from imagenet_ddp.system.text import for_terminal
 def main() -> None:
     with command.run_command("export"):
         request = command.request("export")
-        config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ, ExportConfig)
+        config = from_checkpoint(request, checkpoint_path(request.config), os.environ, ExportConfig)
         with import_torch():
             from imagenet_ddp.export.push import push
             from imagenet_ddp.export.write_and_compare import export

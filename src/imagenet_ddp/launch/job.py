@@ -70,7 +70,7 @@ class Job:
 
     @property
     def has_new_folder(self) -> bool:
-        """Whether the run folder was made for this job, and goes if the job is refused: not that of a resumed run."""
+        """Whether the run folder was made for this job, not for an earlier one; it is removed if the job is refused."""
         is_kept = isinstance(self.config, FeaturesConfig)  # with what an earlier pass has computed
         return not is_kept and (self.checkpoint is None or isinstance(self.config, EvaluateConfig))
 
@@ -102,7 +102,7 @@ def decide(
         config, run_dir = new_config(request, environ, RunConfig), earlier.run_dir
         if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
-        # a run that died before its first checkpoint starts over in its folder
+        # a run that ended before its first checkpoint starts over in its folder
         may_hold_run = again or (is_typed and bool(config.resume))
         run_dir = new_folder(again=may_hold_run)
         if may_hold_run:
@@ -172,10 +172,10 @@ def received(content: Any, request: parse.Request) -> Job:
         found.append(f"config of {origin} must be plain values, but {reason}. Hint: {hint}.")
     if found:
         raise ConfigError(found)
-    merged = copy.deepcopy(request.configs[0])
+    merged = copy.deepcopy(request.config)
     with open_dict(merged):
         lay_over(merged, content["config"])
-    found = check_config.refused_of_stored(merged, request.configs[0], request.verb, origin)
+    found = check_config.refused_of_stored(merged, request.config, request.verb, origin)
     config = typed_config(merged, COMMANDS[request.verb])
     for group in ("", *(path for path, key in declared(request.verb).items() if key.is_group)):
         found += validate_group(group, config[group] if group else config, request.verb)
@@ -196,7 +196,7 @@ def _finished(run_dir: Path, config: RunConfig) -> Job:
 def new_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the config of a run that starts from its initial weights, with the preprocessing of these weights. cls:
     the command's class of config."""
-    config = request.configs[0]
+    config = request.config
     if not OmegaConf.select(config, "model.weights"):
         return typed_config(config, cls)
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
@@ -223,7 +223,7 @@ def _resumed_config(
 ) -> RunConfig:
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of the commands."""
-    merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
+    merged = merge_overrides(stored, request.config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     follow_image_size(merged.data, request.typed, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
     is_counted = place.is_alone or place.local_world_size > 0  # else once the ranks have met
@@ -249,7 +249,7 @@ def checked(
     stored_in: the checkpoint of which the config is, overridden by the typed options; None: all of it is typed."""
     mistakes = check_config.check(config, environ, request.verb, request.typed)[0]
     if stored_in is not None:
-        mistakes = check_config.refused_of_stored(config, request.configs[0], request.verb, str(stored_in)) + mistakes
+        mistakes = check_config.refused_of_stored(config, request.config, request.verb, str(stored_in)) + mistakes
     if mistakes:
         raise ConfigError(mistakes)
     return typed_config(config, cls)

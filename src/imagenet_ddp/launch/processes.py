@@ -45,14 +45,14 @@ LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' 
 def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> Place:
     """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
     machine where the job runs."""
-    found = request.places[0]
+    found = request.place
     if found is None:
         found = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
 
 
 def _typed(request: parse.Request) -> CommonConfig:
-    return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
+    return typed_config(request.config, COMMANDS[request.verb], partial=True)
 
 
 def say_begin(request: parse.Request) -> None:
@@ -61,10 +61,10 @@ def say_begin(request: parse.Request) -> None:
     net, data = config.model.target or config.model.name, config.data
     of_images = f" on {data.root or data.target or data.name}"
     if request.verb == "train":
-        resume = selected(request.configs[0], "resume")
+        resume = selected(request.config, "resume")
         what = f"Continuing {resume}" if resume not in (None, "auto") else f"Training {net}{of_images}"
     else:
-        checkpoint = selected(request.configs[0], "checkpoint")
+        checkpoint = selected(request.config, "checkpoint")
         doing = "Evaluating" if request.verb == "evaluate" else "Computing features with"
         what = f"{doing} {checkpoint}" if checkpoint else f"{doing} {net}{of_images}"
     say_once(f"{what}. Loading PyTorch.", lambda text: console.print_message(text, sys.stdout))

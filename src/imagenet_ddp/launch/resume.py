@@ -70,7 +70,7 @@ def started_before(request: parse.Request, environ: Mapping[str, str]) -> bool:
 def find_earlier(request: parse.Request, environ: Mapping[str, str], run_key: str | None) -> Earlier:
     """Return the run that this command continues. run_key: name that the launcher gives to the run's folder. Raises
     ConfigError if resume=PATH names no checkpoint, or if all checkpoints are damaged."""
-    option, wanted = request.configs[0].resume, Path(request.hydra.run.dir)
+    option, wanted = request.config.resume, Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request.typed, "hydra.run.dir") is not None else None
     if started_before(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)

@@ -67,7 +67,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     if request.verb in ("evaluate", "features"):
         refuse_lost_data(stored, request)
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
-    merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
+    merged = merge_overrides(stored["config"], request.config, request.typed, afresh)
     before = to_config(stored["config"]["data"], DataConfig)
     of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
     for key, value in {**stored["eval_transform"], **of_files}.items():
@@ -93,7 +93,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
     the file of checkpoint=; None: that of model.weights."""
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
 
-    merged = copy.deepcopy(request.configs[0])
+    merged = copy.deepcopy(request.config)
     if request.verb in ("evaluate", "features"):
         require_data(request)
     if not any(typed_value(request.typed, key) for key in (*NAMES_DATA, "data.exif_orientation")):
@@ -105,7 +105,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
 def require_data(request: parse.Request) -> None:
     """Raise ConfigError if no typed option chooses the images, of which weights do not say which they are."""
     if not any(typed_value(request.typed, key) for key in NAMES_DATA):
-        root = request.configs[0].data.root
+        root = request.config.data.root
         options = options_for(root) if root else ["data=imagenet", "data.root=FOLDER"]
         allowed = "set, because these weights do not say on which images to use them"
         raise ConfigError(must_be("data", allowed, "none", setting(*map(quoted, options))))
@@ -114,9 +114,9 @@ def require_data(request: parse.Request) -> None:
 def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
     config unchanged. cls: the command's class of config."""
-    checkpoint = checkpoint_path(request.configs[0])
+    checkpoint = checkpoint_path(request.config)
     if graph_format(checkpoint):
-        return typed_config(request.configs[0], cls)
+        return typed_config(request.config, cls)
     return from_checkpoint(request, checkpoint, environ, cls)
 
 

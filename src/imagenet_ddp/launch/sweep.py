@@ -111,7 +111,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
             what = f"{key} must not be set with -m, which numbers the jobs' folders"
             ways = without(key), Fix(("hydra.sweep.dir=FOLDER",), without=(key,))
             raise ConfigError(Mistake(what, (key,), ways))
-    chosen, count = request.configs[0].sweep.job, len(request.configs)
+    chosen, count = request.config.sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
         raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")
     if chosen == "list":
@@ -142,27 +142,25 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
     store(request, sweep_dir)
-    if request.configs[0].sweep.job == "auto":
+    if request.config.sweep.job == "auto":
         _say_left_out(request.names, sweep_dir, environ)
-    node = request.hydra_nodes[number]
-    node.run.dir = str(sweep_dir / str(number))
+    job = request.jobs[number]
+    job.hydra.run.dir = str(sweep_dir / str(number))
     typed = _words_of_job(request, number, sweep_dir)
     return replace(
         request,
         argv=[*typed, *(word for word in request.flags if word not in MULTIRUN)],
         typed=typed,
-        configs=[request.configs[number]],
-        hydra_nodes=[node],
+        jobs=[job],
         multirun=False,
-        places=[request.places[number]],
-        again=bool(request.configs[number].sweep.resume),
+        again=bool(job.config.sweep.resume),
     )
 
 
 def _words_of_job(request: parse.Request, number: int, sweep_dir: Path) -> list[str]:
     """Return the options of one job, with its own folder."""
     of_sweep = ("hydra.sweep.", "hydra.mode", "sweep.job")
-    words = [word for word in request.jobs[number] if not overrides.key_of(word).startswith(of_sweep)]
+    words = [word for word in request.jobs[number].words if not overrides.key_of(word).startswith(of_sweep)]
     return overrides.in_folder(words, "hydra.run.dir", sweep_dir / str(number))
 
 
@@ -190,8 +188,9 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raises ConfigError if it
     lists other jobs, because their folders have the same numbers."""
     path = sweep_dir / FILE
-    common = set(request.jobs[0]).intersection(*request.jobs)
-    jobs = without_secrets([[word for word in words if word not in common] for words in request.jobs])
+    all_words = [job.words for job in request.jobs]
+    common = set(all_words[0]).intersection(*all_words)
+    jobs = without_secrets([[word for word in words if word not in common] for words in all_words])
     if path.exists():
         folder.refuse_links(sweep_dir, sweep_dir.glob("*"))
         stored = _stored(sweep_dir).get("jobs", [])
@@ -218,7 +217,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     if any(config.resume for config in request.configs):
         way = Fix(("sweep.resume=FOLDER",), without=("resume",), aim="to resume a sweep")
         raise ConfigError(Mistake("resume= resumes one run, but -m starts several", ("resume",), (way,)))
-    is_new = not (request.configs[0].sweep.resume or restarted(os.environ))
+    is_new = not (request.config.sweep.resume or restarted(os.environ))
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     sweep_dir = _sweep_dir(request).absolute()
     if is_new and (sweep_dir / FILE).exists():
@@ -234,7 +233,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         )
     codes: dict[int, int] = {}
     # a launcher pickles the task, with these lists, once for each job
-    names, again = request.names, bool(request.configs[0].sweep.resume)
+    names, again = request.names, bool(request.config.sweep.resume)
     flags = [word for word in request.flags if word not in MULTIRUN]
     words = [[*_words_of_job(request, number, sweep_dir), *flags] for number in range(len(names))]
 
@@ -280,7 +279,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
 
 def _sweep_dir(request: parse.Request) -> Path:
     wanted = Path(request.hydra.sweep.dir)
-    if request.configs[0].sweep.resume:
+    if request.config.sweep.resume:
         return wanted
     return folder.new_folder(
         wanted,

@@ -43,7 +43,7 @@ def _names(config: CommonConfig) -> list[Mistake]:
     models += [("teacher", teacher.name, teacher.library)] if teacher.weights and teacher.name else []
     for group, name, library in models:
         if library == "timm":
-            needs_timm.append(f"{group}.library=timm")  # only timm itself knows the names of its models
+            needs_timm.append(f"{group}.library=timm")  # the names of its models are only in timm
         elif name not in CLASSIFIERS:
             close = get_close_matches(name.lower(), CLASSIFIERS, 3)
             fix = setting(f"{group}.name=resnet18")

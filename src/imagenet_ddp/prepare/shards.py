@@ -95,8 +95,8 @@ def write_split(
 ) -> Split:
     """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read.
 
-    finished: number -> shard that is there already. encoded: the images of the others, in order. count: is told the
-    number of images, and of their bytes in the source, after each.
+    finished: number -> shard that is there already. encoded: the images of the others, in order. count: called after
+    each image with the number of images, and of their bytes in the source.
     """
     (images, names), source_bytes, files = source, 0, list[File]()
     records, left_out = np.zeros(len(images), RECORD), dict[int, str]()

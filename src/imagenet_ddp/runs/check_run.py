@@ -108,8 +108,8 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
 
 
 def _modes(callbacks: Mapping[str, Any]) -> list[Mistake]:
-    """Check that mode=auto stands beside a figure of this package, because of another metric nobody knows whether more
-    is better."""
+    """Check that mode=auto stands beside a figure of this package, because for another metric it is unknown whether
+    more is better."""
     return [
         must_be(
             path, f"max or min with monitor={shown(monitor)}", "auto", setting(f"{path}=max"), setting(f"{path}=min")

@@ -214,7 +214,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
             allowed = f"set to resume {job.checkpoint}"
             raise ConfigError(must_be("callbacks.checkpoint", allowed, "none", setting("callbacks=default")))
-        # nothing is left to train if the training had ended, and the process died before it wrote summary.json, unless
+        # nothing is left to train if the training had ended, and the process ended before it wrote summary.json, unless
         # the options now set another end
         ended_by = stored[KEY].get("ended_by")
         is_longer = prolongs(ended_by, changes(stored[KEY]["config"], job.config))

@@ -63,7 +63,7 @@ class ImageKeys:
 
 
 def choose(source: Source, data: DataConfig, contents: Mapping[str, Any], origin: str) -> str:
-    """Leave only images in source.val that the net was not trained on, as far as its checkpoint knows them. Return a
+    """Leave only images in source.val that the net was not trained on, as far as its checkpoint lists them. Return a
     sentence for the log, "" if nothing is left out. contents: this project's part of the checkpoint; {} for other
     weights. origin: path of the checkpoint. Raises ConfigError if no image is left."""
     if not contents:
@@ -120,7 +120,7 @@ def _only_held_out(source: Source, keys: ImageKeys | None, contents: Mapping[str
     return (
         f"The images{place} are no longer those of the training. Scored: the {len(source.val):,} that it held out, "
         f"recognised by their content. Left out: {count_noun(int(is_trained.sum()), 'image')} that it trained on, and "
-        f"{others:,} that it does not know."
+        f"{others:,} that its checkpoint does not list."
     )
 
 

@@ -45,14 +45,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     is in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
     request = parse.composed("tune", argv)
     if request.hydra.runtime.choices.get("search") == "auto":
-        optim = request.configs[0].optim
+        optim = request.config.optim
         if (name := optim._target_ or optim.name) not in SPACES:
             hint = "type the space, such as `search=none 'search.optim.lr={low:0.01,high:1,log:true}'`"
             what = f"search=auto needs optim.name=sgd or optim.name=adamw, got {name}"
             raise ConfigError(Mistake(what, ("search", "optim.name"), hint=hint))
         argv = [*(token for token in request.argv if not token.startswith("search=")), f"search={name}"]
         request = parse.composed("tune", argv)
-    config = request.configs[0].copy()
+    config = request.config.copy()
     with open_dict(config):
         tune, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
     argv = [token for token in request.argv if key_of(token) != "hydra.run.dir"]

@@ -59,7 +59,7 @@ def typed_value(key: Key) -> str:
 
 @functools.cache
 def composed(verb: str, *choices: str) -> DictConfig:
-    return parse.composed(verb, choices).configs[0]
+    return parse.composed(verb, choices).config
 
 
 def refused(verb: str, options: list[str]) -> list[str]:

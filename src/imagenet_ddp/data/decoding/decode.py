@@ -176,7 +176,7 @@ def read_header(data: bytes) -> Header | None:
 
 def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
     """Return (data, height) of a JPEG that ends at or shortly below row `bottom`, or None if that saves nothing. The
-    decoder must be told to ignore the remaining data after the last row."""
+    decoder must be set to ignore the remaining data after the last row."""
     # a chroma row that covers several image rows is interpolated with its neighbours
     margin = header.row_height if header.row_height > BLOCK else 0
     height = -(-bottom // header.row_height) * header.row_height + margin

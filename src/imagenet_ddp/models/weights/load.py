@@ -71,7 +71,7 @@ def load_weights_into(
             f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
         )
     own.update(loaded)
-    net.load_state_dict(own)  # has the version of the layers' formats, without which MNASNet refuses its weights
+    net.load_state_dict(own)  # with the version of each layer's format, without which MNASNet refuses its weights
     unused = [name for name in found if name not in own and not name.endswith(DONT_MATTER)]
     parts = [f"Weights of {weights.origin}: {count_noun(num_loaded, 'tensor')} loaded"]
     if not head_fits and heads:
