@@ -21,6 +21,7 @@ from safetensors import safe_open
 from torch import nn
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
@@ -154,9 +155,9 @@ def test_other_inputs(
     preprocessing: str, batch_size: int | None, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor],
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    path = tmp_path / "model.onnx"
+    path = tmp_path / 'my "model".onnx'
     more = [f"batch_size={batch_size}"] if batch_size else []
-    run_export(checkpoint, f"out={path}", f"preprocessing={preprocessing}", "num_images=3", *more)
+    run_export(checkpoint, quoted(f"out={path}"), f"preprocessing={preprocessing}", "num_images=3", *more)
     session = onnxruntime.InferenceSession(path)
     (image,), (output,) = session.get_inputs(), session.get_outputs()
     assert image.shape == [batch_size or "batch", 3, 32, 32]
@@ -245,6 +246,7 @@ def test_the_card_of_the_other_formats(
     (tmp_path / "other").symlink_to(tree)
     stored = torch.load(checkpoint, weights_only=True)
     stored[KEY]["config"]["data"] |= data
+    stored[KEY]["config"]["model"]["weights"] = "<img src=x>|"  # the author of a checkpoint may be anybody
     stored[KEY]["eval_transform"] |= {key: value for key, value in data.items() if key != "exif_orientation"}
     torch.save(stored, tmp_path / "trained.ckpt")
     more = ["num_images=3", f"data.root={tmp_path / 'other'}"]
@@ -252,6 +254,7 @@ def test_the_card_of_the_other_formats(
     card = (tmp_path / "README.md").read_text()
     assert f"trained on {tree.name}\n" in card, "not on the images of the comparison"
     assert f"| Preprocessing | {preprocessing}" in card
+    assert r"initial weights: &lt;img src=x&gt;\| |" in card
     assert "license" not in card.partition("# ")[0], "only where the user gives one"
     wanted = expected(predictor_of(tmp_path / "trained.ckpt"), photos[:1])[0]
     run_program(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
@@ -295,10 +298,13 @@ def test_the_card_has_the_accuracy_of_an_evaluation_of_this_checkpoint(checkpoin
     copy, file = tmp_path / "r/checkpoints/best.ckpt", tmp_path / "r/evaluation/evaluation.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"checkpoint": str(copy), "val/top1": 0.1234, "num_val_images": 11}))
-    for is_newer in (True, False):  # than the checkpoint, which a resumed run has replaced
+    # of the checkpoint, which a resumed run may have replaced since, and with its preprocessing
+    for is_newer, *typed in ((True,), (False,), (True, "data.val_resize=36"), (True, "data.val_mirror=false")):
         os.utime(file, (0, copy.stat().st_mtime + (10 if is_newer else -10)))
-        run_export(copy, "format=safetensors", "num_images=1", "overwrite=true")
-        assert ("12.34 %" in (tmp_path / "r/export/README.md").read_text()) == is_newer
+        run_export(copy, "format=safetensors", "num_images=1", "overwrite=true", *typed)
+        card = (tmp_path / "r/export/README.md").read_text()
+        assert ("12.34 %" in card) == (is_newer and not typed)
+        assert ("| Top-1 |" in card) == (not typed)
 
 
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:

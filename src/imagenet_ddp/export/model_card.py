@@ -17,7 +17,8 @@ from imagenet_ddp.exported.formats.registry import format_of
 from imagenet_ddp.launch.stored_config import data_name
 from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import contains, read_mapping
+from imagenet_ddp.runs.read_results import read_results
+from imagenet_ddp.system.files import contains
 from imagenet_ddp.system.text import class_list, percent, printable, without_secrets
 
 _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card
@@ -32,7 +33,7 @@ _VIEWS = {
 def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any], program: str) -> str:
     """Return the model card, rendered from the template card.md. config: the resolved options.
     metadata: of the exported file. program: result of program.text."""
-    evaluation, model, seen = _evaluation(config, metadata), config.model, metadata["eval_transform"]
+    evaluation, model, seen = _evaluation(config, trained, metadata), config.model, metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     kind, transform = format_of(config), EvalTransform.of_stored(seen)
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
@@ -47,11 +48,11 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     timm_name = timm_config.architecture(model) if config.push else None
     library = "timm" if timm_name else kind.library_name
     environment = templates()
-    environment.filters["percent"] = percent
+    environment.filters |= {"percent": percent, "cell": _cell}
     card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(library, metadata, accuracies, data), sort_keys=False, allow_unicode=True),
         model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data,
-        labels=escape(printable(class_list(metadata["labels"], 10)), quote=False).replace("|", "\\|"),
+        labels=class_list(metadata["labels"], 10),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),
         program=_PROGRAM, program_text=program, repository=(config.push or "").removeprefix(HUB), timm_name=timm_name,
@@ -60,19 +61,26 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     return without_secrets(card)
 
 
+def _cell(text: str) -> str:
+    """Return text of a checkpoint, whose author may be anybody, as text in a table of Markdown."""
+    return escape(printable(text), quote=False).replace("|", "\\|")
+
+
 def is_card(path: Path) -> bool:
     """Return whether the file is a model card that export wrote."""
     return contains(path, f"\n{_PROGRAM}")
 
 
-def _evaluation(config: ExportConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of this checkpoint: from its evaluation in the run folder if there is one, else from its
-    training."""
+    training. None if the file prepares images in another way, such as at another size, which changes the accuracy."""
+    if metadata["eval_transform"] != trained.contents.get("eval_transform"):
+        return {}
     if config.checkpoint is not None:
         checkpoint = Path(config.checkpoint).resolve()
         run_dir = CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent
         file = run_dir / "evaluation" / "evaluation.json"
-        found = read_mapping(file)
+        found = read_results(file)
         # an evaluation from before the checkpoint was written is that of an earlier one of this name
         if found.get("checkpoint") == str(checkpoint) and file.stat().st_mtime >= checkpoint.stat().st_mtime:
             return found

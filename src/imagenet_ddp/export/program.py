@@ -1,5 +1,6 @@
 """Write classify.py, a short program that uses an exported file without this project."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ def text(metadata: Mapping[str, Any], kind: Format, file: str) -> str:
         if model["_target_"] or model["blur_pool"] or model["args"]:
             return ""
         maker = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}[model["library"]]
-        net = f'{maker}("{model["name"]}", num_classes={len(metadata["classes"])})'
+        net = f"{maker}({json.dumps(model['name'])}, num_classes={len(metadata['classes'])})"
         libraries.add(model["library"])
     modules, libraries = libraries & {*_STANDARD_LIBRARY}, libraries - {*_STANDARD_LIBRARY}
-    environment = templates()
+    environment, file = templates(), json.dumps(file)[1:-1]  # as it stands between quotes of Python
     return environment.get_template(f"{NAME}.jinja").render(
         file=file, metadata=metadata, seen=seen, size=seen["image_size"], fill=mean_colour(tuple(seen["mean"])),
         has_graph=kind.has_graph, normalised=metadata["preprocessing"] not in ("inside", "normalise"),
