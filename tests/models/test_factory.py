@@ -55,6 +55,16 @@ def test_arguments_and_the_memory_format_reach_the_net():
         assert kernel.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["resnet18.no_such_weights", "resnet18x", "timm/resnet18", "hf-hub:timm/resnet18", 'resnet18#"); print("'],
+)
+def test_a_name_that_is_not_one_of_timms_is_refused(name: str):
+    """The last one was taken for resnet18 by versions of timm, and export wrote it into a program."""
+    with pytest.raises(ConfigError, match=r"model\.name must be a model of timm.*Hint: set"):
+        create_model(ModelConfig(name=name, library="timm"), 3, 0, 32)
+
+
 class OwnNet(nn.Module):
     def __init__(self, num_classes: int, width: int):
         super().__init__()

@@ -1,6 +1,7 @@
 """Create a net by name, with one output per class."""
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -78,25 +79,27 @@ def _from_torchvision(model: ModelConfig, num_classes: int, image_size: int) -> 
 
 def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Module:
     timm, name, arguments = import_timm(f"model.name={model.name}"), model.name, dict(model.args)
-    if ":" in name or "checkpoint_path" in arguments:  # timm would ask a server, or unpickle the file
+    # timm would ask a server, or unpickle the file; older versions leave out what follows a # in a name
+    if not re.fullmatch(r"[\w.-]+", name) or "checkpoint_path" in arguments:
         raise ConfigError(
             "model.name must be a model of timm, and model.args have no checkpoint_path, got "
-            f"{name if ':' in name else arguments['checkpoint_path']}. Hint: set the name of the net, and "
+            f"{arguments.get('checkpoint_path', name)}. Hint: set the name of the net, and "
             "model.weights=hf://OWNER/NAME or model.weights=FILE."
         )
     if model.drop_path is not None:
         arguments["drop_path_rate"] = model.drop_path
     if model.zero_init_last:
         arguments["zero_init_last"] = True
-    config = timm.get_pretrained_cfg(name)
-    if config is not None and config.fixed_input_size:
-        arguments = {"img_size": image_size, **arguments}
     try:
+        config = timm.get_pretrained_cfg(name)
+        if config is not None and config.fixed_input_size:
+            arguments = {"img_size": image_size, **arguments}
         return timm.create_model(name, pretrained=False, num_classes=num_classes, **arguments)
     except TypeError as error:
         raise _refused(name, error) from error
-    except RuntimeError as error:  # timm raises it for an unknown name
-        close = ", ".join(timm.list_models(f"{name[:5]}*")[:3]) or "resnet18"
+    except RuntimeError as error:  # timm raises it for an unknown name, or for weights that the net does not have
+        of_net = timm.list_models(f"{name.partition('.')[0]}.*", pretrained=True)
+        close = ", ".join((of_net or timm.list_models(f"{name[:5]}*"))[:3]) or "resnet18"
         raise ConfigError(
             f"model.name must be a model of timm, got {name}. Hint: set a name such as {close}."
         ) from error
