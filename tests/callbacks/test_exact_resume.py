@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from imagenet_ddp.config.schema.losses import CrossEntropy
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.models.lr_schedules import first_averaged_epoch
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
@@ -492,7 +490,7 @@ def test_a_resume_keeps_the_choice_of_the_time_budget_unless_it_is_asked_for_ano
     said: list[str] = []
 
     def budget(minutes: float) -> TimeBudget:
-        return Budget(minutes, time.monotonic(), said.append, partial(first_averaged_epoch, AveragingConfig("swa")))
+        return Budget(minutes, time.monotonic(), said.append, AveragingConfig("swa").first_epoch)
 
     signals = Signals()
     first = Watch(step, lambda trainer: setattr(signals, "received", 15), in_validation=step == STEPS)
@@ -510,7 +508,7 @@ def test_a_resume_keeps_the_choice_of_the_time_budget_unless_it_is_asked_for_ano
     assert f"trainer.max_epochs={most} limits" in said[-1] or epochs != most
     val_s = stored["callbacks"]["Budget"]["measured"]["val_s"]
     assert second_budget.limit_s == pytest.approx(66 * minutes - 4 - val_s), "room for the last validation and files"
-    assert average.start_epoch == first_averaged_epoch(AveragingConfig("swa"), epochs) and "averaging_state" in stored
+    assert average.start_epoch == AveragingConfig("swa").first_epoch(epochs) and "averaging_state" in stored
     assert all(sorted(images) == list(range(NUM_IMAGES)) for images in second.seen.values() if len(images) > 28)
 
 

@@ -127,7 +127,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
         """Meet the others, plan and find the batch, as in a training."""
         world = meet_ranks(info, config, {})
         job = Job(config, Path("r"))
-        plan = ranks.make_plan(job, world)
+        plan = ranks.plan_process(job, world)
         batch_finder.find_batch(job, plan, world)
         numbers = [gpu.number for gpu in plan.own_gpus()]
         world.leave()

@@ -76,7 +76,7 @@ def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest
         for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
             monkeypatch.setenv(name, "")  # and restored at the end
         config = plan_of(f"trainer.deterministic={deterministic}").config
-        ranks.make_plan(Job(config, Path()), World(Place(), CPU))
+        ranks.plan_process(Job(config, Path()), World(Place(), CPU))
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == found
 
 

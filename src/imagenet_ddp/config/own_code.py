@@ -14,8 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema.keys import leaves
-from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS
+from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS, leaves
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 from imagenet_ddp.system.text import shorten_list
 

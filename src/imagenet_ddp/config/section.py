@@ -192,3 +192,15 @@ def _reason(error: BaseException) -> str:
     said = f"{type(error).__name__} was raised" if is_silent_end(error) else first_line(error).rstrip(".")
     place = place_of(error)
     return said if place.startswith(("<frozen", f"{Path(__file__)},")) else f"{said} ({place})"
+
+
+def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to {"trainer.devices": 2, ...}. An empty mapping remains a value."""
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if is_mapping(value) and value:
+            found.update(leaves(value, f"{path}."))
+        else:
+            found[path] = value
+    return found

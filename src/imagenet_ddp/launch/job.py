@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
-from imagenet_ddp.config.schema.keys import declared, leaves, validate_group
+from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
-from imagenet_ddp.config.section import to_plain, typed_config
+from imagenet_ddp.config.section import leaves, to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.data.sources.base import Scan

@@ -25,7 +25,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import depthwise_share
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 from imagenet_ddp.models.weights.facts import of_timm
 from imagenet_ddp.strategies import batch_split
@@ -133,7 +133,7 @@ def make_plan(
     images = batch_split.images_per_forward(strategy, size, num_own_devices)
     global_batch_size = images * place.world_size * accumulate
     decoder = choose_decoder(data.decoder)
-    precision = choose_precision(config, device)
+    precision = precision_of(config, device)
     return Plan(
         config=config,
         place=place,
@@ -159,12 +159,12 @@ def make_plan(
         global_batch_size_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(*choose_warmup_epochs(config.schedule, optim, global_batch_size, trainer.max_epochs)),
-        averaging_start_epoch=first_averaged_epoch(config.averaging, trainer.max_epochs),
+        averaging_start_epoch=config.averaging.first_epoch(trainer.max_epochs),
         **image_statistics(config),
     )
 
 
-def choose_precision(config: Config, device: torch.device) -> Choice:
+def precision_of(config: Config, device: torch.device) -> Choice:
     """Return Lightning's precision, in which a net is trained, evaluated and used on this device."""
     share = partial(depthwise_share, config.model, config.data.image_size)
     return Choice(*devices.choose_precision(config.trainer.precision, device.type, config.data, share, device.index))

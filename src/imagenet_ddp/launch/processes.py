@@ -11,8 +11,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
-from imagenet_ddp.config.schema.keys import leaves
-from imagenet_ddp.config.section import to_plain, typed_config
+from imagenet_ddp.config.section import leaves, to_plain, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.distributed.launchers import slurm

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.launch.world import World
 
 
-def make_plan(job: Job, world: "World") -> "Plan":
+def plan_process(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.launch import devices, plan
     from imagenet_ddp.launch.world import agree_on_devices

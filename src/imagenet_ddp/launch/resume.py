@@ -15,9 +15,8 @@ from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.cli.overrides import quoted, typed_value
 from imagenet_ddp.config import paths
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.keys import leaves
 from imagenet_ddp.config.schema.trainer import time_in_s
-from imagenet_ddp.config.section import OneOf
+from imagenet_ddp.config.section import OneOf, leaves
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError

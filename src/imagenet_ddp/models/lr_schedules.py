@@ -3,7 +3,6 @@ the elapsed epochs."""
 
 import math
 
-from imagenet_ddp.config.schema.learning import AveragingConfig
 from imagenet_ddp.config.schema.optimizers import OptimConfig
 from imagenet_ddp.config.schema.schedules import ROUNDING, Factor, ScheduleConfig, Warmed
 
@@ -104,11 +103,3 @@ def scaling_words(optim: OptimConfig, global_batch_size: int) -> str:
         return f"not scaled ({'optim.scaling=none' if optim.scaling == 'none' else 'for an optimizer of your own'})"
     ratio = f"{global_batch_size}/{reference}"
     return f"{optim.lr:g} per {reference} images × {f'√({ratio})' if rule == 'sqrt' else ratio}"
-
-
-def first_averaged_epoch(averaging: AveragingConfig, max_epochs: int | None) -> int:
-    """Return the first epoch, counted from 0, whose weights are averaged. By default, swa averages the last quarter of
-    the training (Izmailov et al. 2018, arXiv:1803.05407)."""
-    if averaging.start_epoch is not None or averaging.name != "swa":
-        return averaging.start_epoch or 0
-    return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.config.figures import TOP1, TOP5, figure_of
-from imagenet_ddp.config.schema.keys import leaves
+from imagenet_ddp.config.section import leaves
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions

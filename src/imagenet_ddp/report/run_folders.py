@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.figures import TOP1, Figure, best_metric, figure_of
-from imagenet_ddp.config.schema.keys import leaves
+from imagenet_ddp.config.section import leaves
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.runs.plots import Table, column, read_metrics

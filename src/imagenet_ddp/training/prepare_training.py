@@ -4,7 +4,6 @@ and the budget of time."""
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 
 import lightning.pytorch as L
 
@@ -22,7 +21,6 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.lr_schedules import first_averaged_epoch
 from imagenet_ddp.models.weights.load import load_weights_into
 from imagenet_ddp.models.weights.teacher import make_teacher
 from imagenet_ddp.strategies import batch_split
@@ -66,8 +64,8 @@ def prepare_training(
                 )
             )  # fmt: skip
     if config.budget_min is not None:
-        first_averaged = None if config.averaging.name == "none" else partial(first_averaged_epoch, config.averaging)
-        callbacks.append(TimeBudget(config.budget_min, begin_s, say, first_averaged))
+        averaged_from = None if config.averaging.name == "none" else config.averaging.first_epoch
+        callbacks.append(TimeBudget(config.budget_min, begin_s, say, averaged_from))
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )

@@ -15,8 +15,7 @@ from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.figures import TOP1
-from imagenet_ddp.config.schema.keys import leaves
-from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.place import Place

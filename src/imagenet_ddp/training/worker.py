@@ -5,7 +5,7 @@ from typing import Any
 
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.ranks import make_plan, met_ranks, with_checkpoint
+from imagenet_ddp.launch.ranks import met_ranks, plan_process, with_checkpoint
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals, raise_on_signal
 from imagenet_ddp.system.process import import_torch
@@ -19,10 +19,10 @@ def train(place: Place, job: Job, facts: Mapping[str, Any]) -> float | None:
             from imagenet_ddp.training import batch_finder, fit
 
         job = with_checkpoint(job, world)
-        plan = make_plan(job, world)
+        plan = plan_process(job, world)
         with raise_on_signal():
             asked, job = job, batch_finder.find_batch(job, plan, world)
         if job.config != asked.config:
-            plan = make_plan(job, world)
+            plan = plan_process(job, world)
         with folder_errors_as_run_error(job.run_dir):
             return fit.run(job, plan, world, signals)

@@ -19,7 +19,7 @@ from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import devices
-from imagenet_ddp.launch.plan import Config, choose_precision, image_statistics
+from imagenet_ddp.launch.plan import Config, image_statistics, precision_of
 from imagenet_ddp.launch.stored_config import model_title
 from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.mistakes import Mistake, without
@@ -184,7 +184,7 @@ def make_predictor(
     precision = "32-true"
     if device is None:
         device = devices.use_device(config.trainer)
-        precision = choose_precision(config, device).value
+        precision = precision_of(config, device).value
     devices.set_up_process(device.type, devices.choose_num_threads(config.cluster.num_threads, 1)[0])
     net, task = net.to(device), TASKS[config.data.labels]
     # the weights stay in fp32, also for bf16-true: explain needs gradients

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.ranks import make_plan, met_ranks, with_checkpoint
+from imagenet_ddp.launch.ranks import met_ranks, plan_process, with_checkpoint
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.process import import_torch
 
@@ -41,4 +41,4 @@ def _run(imported: Callable[[], Callable[..., T]], place: Place, job: Job, facts
         with import_torch():
             run = imported()
         job = with_checkpoint(job, world)
-        return run(job, make_plan(job, world), world)
+        return run(job, plan_process(job, world), world)

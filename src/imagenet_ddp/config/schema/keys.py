@@ -12,7 +12,7 @@ from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.section import OneOf, hints
-from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, choice, expect, integer, is_mapping, number, shown
+from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, choice, expect, integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
@@ -58,18 +58,6 @@ class Key:
 def declared(command: str) -> Mapping[str, Key]:
     """Return every key path of a command, groups included."""
     return of_class(commands.COMMANDS[command], "")
-
-
-def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to {"trainer.devices": 2, ...}. An empty mapping remains a value."""
-    found: dict[str, Any] = {}
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if is_mapping(value) and value:
-            found.update(leaves(value, f"{path}."))
-        else:
-            found[path] = value
-    return found
 
 
 def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[Mistake]:

@@ -1,5 +1,6 @@
 """Declare the keys of model, compile, teacher and averaging."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -97,3 +98,10 @@ class AveragingConfig(Section):
         Example("75"),
         "First averaged epoch, from 0; null: ema: 0; swa: the last quarter's first.",
     ] = None
+
+    def first_epoch(self, max_epochs: int | None) -> int:
+        """Return the first epoch, counted from 0, whose weights are averaged. By default, swa averages the last quarter
+        of the training (Izmailov et al. 2018, arXiv:1803.05407)."""
+        if self.start_epoch is not None or self.name != "swa":
+            return self.start_epoch or 0
+        return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.keys import Key, leaves
+from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
-from imagenet_ddp.config.section import OneOf
+from imagenet_ddp.config.section import OneOf, leaves
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 
