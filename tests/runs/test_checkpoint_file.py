@@ -26,6 +26,8 @@ from imagenet_ddp.runs.checkpoint_file import (
 )
 from imagenet_ddp.system.process import exit_at_once
 
+EMPTY: dict[str, Any] = {"format": FORMAT, "config": {}, "classes": [], "labels": [], "eval_transform": {}}
+
 
 def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     """The real torch.save, which hides what the disk has answered."""
@@ -136,6 +138,10 @@ def test_what_is_written_is_the_moment_of_the_call(tmp_path: Path, monkeypatch: 
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it contains posix.system, which could run code of its author"),
         ({KEY: {"format": FORMAT, "config": {}}}, "but lacks classes, labels, eval_transform"),
+        *(
+            ({KEY: EMPTY, "optimizer_states": [{"state": {0: {"step": tensor}}}]}, "whose tensor step is stored in it")
+            for tensor in (torch.zeros(1).expand(10**13), torch.zeros(2, device="meta"))  # 2 KB for 40 TB
+        ),
     ],
 )
 def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:

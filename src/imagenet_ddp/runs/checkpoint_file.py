@@ -23,7 +23,7 @@ from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder, write_in
-from imagenet_ddp.system.nonfinite import nonfinite_names
+from imagenet_ddp.system.nonfinite import nonfinite_names, not_stored
 from imagenet_ddp.system.process import finish_before_exit
 from imagenet_ddp.system.text import load_error
 
@@ -283,6 +283,8 @@ _PARTS = {
 
 def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """Return which parts of a checkpoint have the wrong type, each as "config is a mapping"."""
+    if name := not_stored(checkpoint):
+        return [f"tensor {name} is stored in it"]
     found = [
         f"{name} is {allowed.words}"
         for name, allowed in _PARTS.items()

@@ -206,6 +206,11 @@ def test_a_damaged_file_and_a_pipe_are_refused(net: torch.nn.Module, tmp_path: P
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.pt cannot be read \(its part .* has another checksum\)"):
         found(path).tensors  # noqa: B018
+    torch.save({"conv1.weight": torch.zeros(1).expand(10**13)}, path)
+    with pytest.raises(
+        ConfigError, match=r"x\.pt cannot be read \(the numbers of conv1\.weight are not stored in it\)"
+    ):
+        found(path)
 
 
 @pytest.mark.parametrize(("library", "name"), [("torchvision", "vit_b_32"), ("timm", "vit_tiny_patch16_224")])

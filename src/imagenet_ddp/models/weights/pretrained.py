@@ -24,6 +24,7 @@ from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.models.weights.hub import from_hub, from_timm
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
+from imagenet_ddp.system.nonfinite import not_stored
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, load_error, shorten_list
 
@@ -91,6 +92,8 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
     tensors = _tensors(stored)
+    if lost := not_stored(tensors):
+        raise _unreadable(key, path, f"the numbers of {lost} are not stored in it")
 
     def read() -> Mapping[str, Tensor]:
         if begins_as_zip(path) and (reason := zip_damage(path)):
