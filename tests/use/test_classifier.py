@@ -27,9 +27,10 @@ def test_a_run_folder_is_loaded_for_predictions(trained: Path, tree: Path, tmp_p
     assert only.label == found[0].label and only.path == ""
 
 
-def test_an_opened_photograph_is_read_as_its_file(trained: Path, tree: Path, tmp_path: Path):
-    """With the orientation in its EXIF data, and in each mode, such as that of a JPEG for printing."""
-    model = imagenet_ddp.load(trained.parents[1], "data.exif_orientation=true")
+@pytest.mark.parametrize("turns", ["true", "false"])
+def test_an_opened_photograph_is_read_as_its_file(trained: Path, tree: Path, tmp_path: Path, turns: str):
+    """With or without the orientation in its EXIF data, and in each mode, such as that of a JPEG for printing."""
+    model = imagenet_ddp.load(trained.parents[1], f"data.exif_orientation={turns}")
     photo = Image.open(next((tree / "val").rglob("*.*"))).convert("RGB").resize((40, 60))
     turned = Image.Exif()
     turned[0x0112] = 6

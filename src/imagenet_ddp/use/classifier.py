@@ -109,7 +109,9 @@ def _open(read: Any, image: Any) -> Any:
     file = io.BytesIO()
     # TIFF also has CMYK and floating point, which PNG lacks; the orientation of a photograph is in its EXIF data
     picture = picture.convert("RGB") if picture.mode in ("YCbCr", "HSV", "RGBa", "La") else picture
-    picture.save(file, format="PNG" if picture.mode == "P" else "TIFF", exif=picture.getexif())
+    # Pillow turns any TIFF with an orientation, also where the model takes photographs as they are stored
+    exif = picture.getexif() if read.reading.exif_orientation else Image.Exif()
+    picture.save(file, format="PNG" if picture.mode == "P" else "TIFF", exif=exif)
     try:
         return read.prepare(decode(file.getvalue(), "image", read.reading))
     except UnreadableImage as error:
