@@ -1,6 +1,5 @@
 """A stored config is data: that of a checkpoint, of a run folder, or of a job that another machine sends."""
 
-import copy
 import json
 import shlex
 import shutil
@@ -19,7 +18,7 @@ from imagenet_ddp.config.section import make, to_plain
 from imagenet_ddp.config.stored import literal, not_plain, refused
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import decide, received
+from imagenet_ddp.launch.job import decide
 from imagenet_ddp.launch.stored_config import resolved_config
 
 RUNS = "torch.utils.collect_env.run"  # runs a shell command, and is none of Hydra's own block list
@@ -288,59 +287,6 @@ def test_a_stored_sweep_is_data(key: str, word: Any, tmp_path: Path, run: Run) -
         assert expand_resume([f"sweep.resume={folder}", *again])
     (folder / "sweep.yaml").write_text(json.dumps(SWEEP))
     assert "optim.lr=0.1,0.2" in expand_resume([f"sweep.resume={folder}"])
-
-
-# ---- a job that another machine sends ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sent() -> dict[str, Any]:
-    """The message of a job, as node 0 sends it, after its way through JSON."""
-    config = config_of("train", "data=shapes")
-    fields = {
-        "run_dir": "/runs/a", "relative": "runs/a", "messages": ["a", "b"], "command": "c", "experiment": None,
-        "finished": False, "keep_global_batch_size": True, "global_batch_size_before": 8, "checkpoint": None,
-        "threads_before": [1, 2], "begin_s": None,
-    }  # fmt: skip
-    return json.loads(json.dumps({**fields, "config": to_plain(config)}))
-
-
-def test_a_job_arrives_as_it_was_sent(sent: dict[str, Any]) -> None:
-    request = parse.command_line("train", ["data=shapes"], {})
-    job = received(sent, request)
-    assert to_plain(job.config) == sent["config"]
-    assert (job.run_dir, job.messages, job.global_batch_size_before) == (Path("/runs/a"), ("a", "b"), 8)
-    assert job.threads_before == (1, 2)
-
-
-@pytest.mark.parametrize("value", [None, 3, [1], {"a": 1}, "x", True, float("nan")])
-@pytest.mark.parametrize("name", ["run_dir", "messages", "finished", "config", "global_batch_size_before", "more"])
-def test_a_job_with_fields_of_wrong_types_is_refused(name: str, value: Any, sent: dict[str, Any]) -> None:
-    request = parse.command_line("train", ["data=shapes"], {})
-    if name in sent and type(value) is type(sent[name]) and name != "config":
-        return
-    if name == "global_batch_size_before" and value is None:
-        return
-    if name == "config" and isinstance(value, dict):
-        return
-    with pytest.raises(ConfigError, match="node 0"):
-        received({**sent, name: value}, request)
-
-
-def test_a_job_is_checked_like_a_stored_config(sent: dict[str, Any]) -> None:
-    request = parse.command_line("train", ["data=shapes"], {})
-    for group, change in (
-        ("model", {"_target_": RUNS, "args": {"command": "true"}}),
-        ("callbacks", {"x": {"_target_": RUNS, "command": "true"}}),
-        ("data", {"root": "http://10.0.0.1/x"}),
-        ("data", {"batch_size": -1}),
-    ):
-        content = copy.deepcopy(sent)
-        content["config"][group] |= change
-        with pytest.raises(ConfigError):
-            received(content, request)
-    job = received({**sent, "messages": ["\x1b[2J"]}, request)
-    assert job.messages == ("\\x1b[2J",)
 
 
 def test_a_config_that_is_no_plain_value_has_a_reason() -> None:

@@ -8,16 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import check_config, parse
-from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, typed_value
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
-from imagenet_ddp.config.schema.keys import declared, validate_group
+from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, typed_value
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import leaves, to_plain, typed_config
-from imagenet_ddp.config.stored import not_plain
-from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -31,11 +28,9 @@ from imagenet_ddp.launch.resume import (
     started_before,
     way_to_continue,
 )
-from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
-from imagenet_ddp.system.text import printable
 
 T = TypeVar("T", bound=CommonConfig)
 
@@ -146,47 +141,6 @@ def _require_own_files(run_dir: Path, config: RunConfig) -> None:
     folder.refuse_links(run_dir)
     if (store := CheckpointStore.of_run(run_dir)).folder.is_symlink():
         store.require_place(CheckpointStore.planned(config.callbacks, run_dir).folder)
-
-
-_TEXT, _NUMBER = matching(r"(?s).*", "text"), integer(1)
-_OF_MESSAGE = {  # the fields of a job in a message, and what they may be
-    "run_dir": _TEXT, "relative": _TEXT, "checkpoint": NULL | _TEXT, "command": _TEXT, "experiment": NULL | _TEXT,
-    "messages": list_of(_TEXT, "a list of text", least=0), "finished": FLAG, "keep_global_batch_size": FLAG,
-    "global_batch_size_before": NULL | _NUMBER, "config": kind("a mapping", is_mapping),
-    "threads_before": NULL | list_of(_NUMBER, "two integers", 2),
-}  # fmt: skip
-
-
-def received(content: Any, request: parse.Request) -> Job:
-    """Return the job that another machine has sent, after the checks of a stored config. content: the fields of the
-    job, and its run folder as `relative`; untrusted. request: the command line of this machine, whose options are
-    trusted. Raises ConfigError."""
-    origin, found = "the job that node 0 has sent", list[str | Mistake]()
-    hint = "leave this command running with the other nodes of its run only"
-    if not is_mapping(content) or content.keys() - _OF_MESSAGE.keys() - {"begin_s", "in_sweep", "scan"}:
-        raise ConfigError(f"{origin} must have the fields of a job, but does not. Hint: {hint}.")
-    for name, allowed in _OF_MESSAGE.items():
-        if not allowed.accepts(content.get(name)):
-            found.append(f"{name} of {origin} must be {allowed.words}, but is not. Hint: {hint}.")
-    if not found and (reason := not_plain(content["config"])):
-        found.append(f"config of {origin} must be plain values, but {reason}. Hint: {hint}.")
-    if found:
-        raise ConfigError(found)
-    merged = copy.deepcopy(request.config)
-    with open_dict(merged):
-        lay_over(merged, content["config"])
-    found = check_config.refused_of_stored(merged, request.config, request.verb, origin)
-    config = typed_config(merged, COMMANDS[request.verb])
-    for group in ("", *(path for path, key in declared(request.verb).items() if key.is_group)):
-        found += validate_group(group, config[group] if group else config, request.verb)
-    if found:
-        raise ConfigError([printable(str(each)) for each in found])
-    fields: dict[str, Any] = {key: content[key] for key in _OF_MESSAGE.keys() - {"relative"}}
-    fields |= {"messages": tuple(map(printable, content["messages"])), "run_dir": Path(content["run_dir"])}
-    fields["checkpoint"] = None if content["checkpoint"] is None else Path(content["checkpoint"])
-    fields["threads_before"] = tuple(content["threads_before"]) if content["threads_before"] else None
-    del fields["config"]
-    return Job(config, **fields)
 
 
 def _finished(run_dir: Path, config: RunConfig) -> Job:

@@ -11,7 +11,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
-from imagenet_ddp.config.section import leaves, to_plain, typed_config
+from imagenet_ddp.config.section import leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.distributed.launchers import slurm
@@ -19,7 +19,8 @@ from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.errors import ConfigError, SharedError
-from imagenet_ddp.launch.job import Job, received, should_requeue
+from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.launch.job_message import from_message, to_message
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console, idle_cores
@@ -101,12 +102,10 @@ def share_job(commands: "Commands | None", decide: Callable[[], Job], request: p
         if commands.place.number == 0:
             job = decide()
             job = replace(job, run_dir=job.run_dir.resolve())
-            paths = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
-            checkpoint = None if job.checkpoint is None else str(job.checkpoint)
-            commands.post_job({**vars(job), **paths, "config": to_plain(job.config), "checkpoint": checkpoint})
+            commands.post_job(to_message(job))
             return job
         content, is_elsewhere = commands.wait_for_job()
-        job = received(content, request)
+        job = from_message(content, request)
         return replace(job, run_dir=folder.make_elsewhere(job.run_dir, content["relative"])) if is_elsewhere else job
     except ConfigError as error:
         if not isinstance(error, SharedError):

@@ -1,0 +1,72 @@
+"""A job arrives on another machine as it was sent, and is not trusted there."""
+
+import copy
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.config.section import to_plain, typed_config
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch.job import Job
+from imagenet_ddp.launch.job_message import from_message, to_message
+
+RUNS = "torch.utils.collect_env.run"  # runs a shell command, and is none of Hydra's own block list
+OF_ONE_MACHINE = ("begin_s", "in_sweep", "scan")
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    """A job of which no field that is sent has its default."""
+    config = typed_config(parse.command_line("train", ["data=shapes", "optim.lr=0.3"], {}).config, RunConfig)
+    return Job(
+        config, Path("/runs/a"), Path("/runs/a/last.ckpt"), ("a", "b"), finished=True, command="c", experiment="e",
+        global_batch_size_before=8, keep_global_batch_size=False, threads_before=(1, 2), begin_s=1.0, in_sweep=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sent(job: Job) -> dict[str, Any]:
+    return json.loads(json.dumps(to_message(job)))
+
+
+def test_a_job_arrives_as_it_was_sent(job: Job, sent: dict[str, Any]) -> None:
+    there, bare = from_message(sent, parse.command_line("train", ["data=shapes"], {})), Job(job.config, Path())
+    for name in {each.name for each in fields(Job)} - {*OF_ONE_MACHINE, "config"}:
+        assert getattr(there, name) == getattr(job, name) != getattr(bare, name), name
+    assert to_plain(there.config) == to_plain(job.config)
+    assert (Path.cwd() / sent["relative"]).resolve() == job.run_dir
+
+
+@pytest.mark.parametrize("value", [None, 3, [1], {"a": 1}, "x", True, float("nan")])
+@pytest.mark.parametrize("name", ["run_dir", "messages", "finished", "config", "global_batch_size_before", "more"])
+def test_a_job_with_fields_of_wrong_types_is_refused(name: str, value: Any, sent: dict[str, Any]) -> None:
+    request = parse.command_line("train", ["data=shapes"], {})
+    if name in sent and type(value) is type(sent[name]) and name != "config":
+        return
+    if name == "global_batch_size_before" and value is None:
+        return
+    if name == "config" and isinstance(value, dict):
+        return
+    with pytest.raises(ConfigError, match="node 0"):
+        from_message({**sent, name: value}, request)
+
+
+def test_a_job_is_checked_like_a_stored_config(sent: dict[str, Any]) -> None:
+    request = parse.command_line("train", ["data=shapes"], {})
+    for group, change in (
+        ("model", {"_target_": RUNS, "args": {"command": "true"}}),
+        ("callbacks", {"x": {"_target_": RUNS, "command": "true"}}),
+        ("data", {"root": "http://10.0.0.1/x"}),
+        ("data", {"batch_size": -1}),
+    ):
+        content = copy.deepcopy(sent)
+        content["config"][group] |= change
+        with pytest.raises(ConfigError):
+            from_message(content, request)
+    job = from_message({**sent, "messages": ["\x1b[2J"]}, request)
+    assert job.messages == ("\\x1b[2J",)
