@@ -35,7 +35,7 @@ def test_killed_launcher(cluster: Cluster, tree: Path, unharmed: Callable[..., P
     def submit(*more: str) -> str:
         return cluster.submit(
             "--gpus-per-node=0", "--cpus-per-task=2", "--nodes=1", ROOT / "scripts/train.sbatch", *words, *more,
-            cwd=work, env={"DEVICES": "1", "PYTHONPATH": PROBES},
+            cwd=work, env={"DEVICES": "1", "PYTHONPATH": PROBES, **cluster.forked},
         )  # fmt: skip
 
     job = submit(*SLOW)

@@ -1,8 +1,10 @@
 """Import torch and Lightning once, and fork the commands that helpers/forked_commands.py requests.
 
-Run this file as a script. Its input is a listening socket. The first message of a connection is a pickled pair of the
-pid of the first process of the host to run on (helpers/hosts.py; None: this machine) and a request (see _run); the
-answers are the pid of the command and, when it has ended, its exit code.
+Run this file as a script. Its input is a listening socket. The first message of a connection is the pickled pid of the
+first process of the host to run on (helpers/hosts.py; None: this machine), a request (see _run), and whether it stands
+in for a process (helpers/forked_python.py); the answers are the pid of the command and, when it has ended, its exit
+code. In place of a process, each further message is the number of a signal for the command and all processes below it,
+and the end of the connection kills them.
 
 A forked process behaves like `python -m module` in that folder and environment, except that most modules have been
 imported. The processes that it starts with multiprocessing (ranks, loader workers), or with subprocess as `python -m`,
@@ -81,22 +83,52 @@ def serve() -> NoReturn:
     listener, events = socket.socket(fileno=0), select.poll()
     events.register(listener, select.POLLIN)
     running: dict[int, tuple[int, socket.socket]] = {}  # pidfd: (pid, connection) of a command
+    in_place: dict[int, tuple[int, socket.socket]] = {}  # the same of those in place of a process: by the connection
     while True:
         for fd, _ in events.poll():
             if fd in running:
                 events.unregister(fd)
                 os.close(fd)
                 pid, connection = running.pop(fd)
+                if in_place.pop(connection.fileno(), None):
+                    events.unregister(connection)
                 answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            else:
+            elif fd in in_place:
+                _pass_on(*in_place[fd], events)
+                continue
+            elif fd == listener.fileno():
                 connection, _ = listener.accept()
-                answer = pid = _fork_command(
+                pid, is_in_place = _fork_command(
                     connection, [listener, *(each for _, each in running.values())], [*running]
                 )
+                answer = pid
                 running[pidfd := os.pidfd_open(pid)] = pid, connection
                 events.register(pidfd, select.POLLIN)
+                if is_in_place:
+                    in_place[connection.fileno()] = pid, connection
+                    events.register(connection, select.POLLIN)
+            else:  # of a connection that has ended with its command
+                continue
             with contextlib.suppress(OSError):  # the test no longer waits for the command
                 connection.send(str(answer).encode())
+
+
+def _pass_on(pid: int, connection: socket.socket, events: select.poll) -> None:
+    """Send the signal that is requested there to a command and all processes below it, as a cluster does."""
+    import psutil
+
+    try:
+        message = connection.recv(64, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return
+    except ConnectionError:
+        message = b""
+    if not message:
+        events.unregister(connection)
+    command = psutil.Process(pid)  # it remains until it is waited for
+    for each in [command, *command.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.send_signal(int(message or signal.SIGKILL))
 
 
 def _prepare_command_lines(folder: Path) -> None:
@@ -120,10 +152,11 @@ def _prepare_command_lines(folder: Path) -> None:
             command_line(verb, ["seed=1"], {})
 
 
-def _fork_command(connection: socket.socket, others: list[socket.socket], pidfds: list[int]) -> int:
-    """Fork the command that is requested there, and return its pid. others, pidfds: what the command must close."""
+def _fork_command(connection: socket.socket, others: list[socket.socket], pidfds: list[int]) -> tuple[int, bool]:
+    """Fork the command that is requested there, and return its pid, and whether it stands in for a process. others,
+    pidfds: what the command must close."""
     message, received, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, MAX_FDS)
-    host, request = pickle.loads(message)
+    host, request, is_in_place = pickle.loads(message)
     names = ("pid", "net", "uts", "ipc", "mnt") if host else ()
     spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in names]
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -142,7 +175,7 @@ def _fork_command(connection: socket.socket, others: list[socket.socket], pidfds
         _enter(own)
     for fd in (own, *spaces, *received):
         os.close(fd)
-    return pid
+    return pid, is_in_place
 
 
 def _enter(fd: int) -> None:

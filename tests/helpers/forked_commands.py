@@ -3,12 +3,13 @@
     done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
 Importing torch and Lightning takes four fifths of the time of a small training. Commands still start as a user's do in
-test_startup.py, test_packaging.py, test_default.py, tests/slurm, with forked=False, and if another program (such as a
-script) starts them.
+test_startup.py, test_packaging.py, test_default.py, by submitit, with forked=False, and if another program (such as a
+script) starts them that finds no program of write_programs on its PATH.
 """
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -34,22 +35,30 @@ class Command:
     """A forked `python -m module`, with the part of subprocess.Popen's interface that the tests use.
 
     The command is the leader of its own session, and its output goes to files. host: pid of the first process of a host
-    of helpers/hosts.py; None: this machine.
+    of helpers/hosts.py; None: this machine. terminal: descriptor of a terminal that the session has, in place of the
+    files.
     """
 
     def __init__(
-        self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
-    ) -> None:
+        self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None,
+        terminal: int | None = None,
+    ) -> None:  # fmt: skip
         self.args, self._code, server = [module, *arguments], None, fork_server()
         self._files = Path(tempfile.mkdtemp(dir=server))
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.connect(f"\0{server.name}")
         words = [sys.executable, "-m", *self.args]
-        request = pickle.dumps((words, str(folder), environment, [0, 1, 2], [], [], True, None))
+        # the first terminal that the leader of a session opens is that of the session
+        before = None if terminal is None else functools.partial(os.open, os.ttyname(terminal), os.O_RDWR)
+        request = pickle.dumps((words, str(folder), environment, [0, 1, 2], [], [], True, before))
         paths = (Path(os.devnull), self._files / "out", self._files / "err")
         with contextlib.ExitStack() as stack:
-            fds = [stack.enter_context(path.open("a+")).fileno() for path in paths]
-            socket.send_fds(self._connection, [pickle.dumps((host, request))], fds)
+            fds = (
+                [stack.enter_context(path.open("a+")).fileno() for path in paths]
+                if terminal is None
+                else [terminal] * 3
+            )
+            socket.send_fds(self._connection, [pickle.dumps((host, request, False))], fds)
         self.pid = int(self._connection.recv(64))  # the first command waits for the imports of the server
         atexit.register(self.kill)
         STARTED.append(self)
@@ -121,6 +130,19 @@ def fork_server() -> Path:
         atexit.register(server.kill)
         os.environ[SHARED] = str(folder)
     return Path(os.environ[SHARED])
+
+
+def write_programs(folder: Path) -> Path:
+    """Write the programs `python` and `torchrun`, which fork `python -m` (helpers/forked_python.py), for the PATH of
+    what starts commands. Returns the folder. Their environment must be one that may be forked (can_fork)."""
+    folder.mkdir()
+    stand_in = Path(__file__).with_name("forked_python.py")
+    for name, words in (("python", ""), ("torchrun", "-m torch.distributed.run ")):
+        program = folder / name
+        command = f"{sys.executable} -IS {stand_in} {fork_server().name} {words}"
+        program.write_text(f'#!/bin/sh\nexec {command}"$@"\n')
+        program.chmod(0o755)
+    return folder
 
 
 def start_code(code: str, *args: Any) -> Command:

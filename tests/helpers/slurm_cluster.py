@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conftest import clean_environ
+from helpers.forked_commands import write_programs
 from helpers.ports import free_port
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -91,6 +92,8 @@ class Cluster:
         self._waiting: dict[str, float] = {}  # requeued job -> start of its wait
         self.environ = {**clean_environ(), "SLURM_CONF": str(self.folder / "slurm.conf")}
         self.environ["PATH"] = f"{Path(sys.executable).parent}:{self.environ['PATH']}:/usr/sbin:/sbin"
+        # of a job whose subject is not the start of Python
+        self.forked = {"PATH": f"{write_programs(self.folder / 'bin')}:{self.environ['PATH']}"}
 
     def __enter__(self) -> "Cluster":
         try:

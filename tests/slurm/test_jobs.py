@@ -27,10 +27,6 @@ def folder(work: Path, name: str) -> Path:
     return work / "runs/imagefolder_mobilenet_v2" / name
 
 
-def environ(devices: int = 1) -> dict[str, str]:
-    return {"DEVICES": str(devices), "PYTHONPATH": PROBES}
-
-
 def done(run_dir: Path) -> int:
     """Epochs."""
     return len(rows(run_dir)) if (run_dir / "metrics.csv").exists() else 0
@@ -38,8 +34,9 @@ def done(run_dir: Path) -> int:
 
 @pytest.fixture
 def submit(cluster: Cluster, work: Path) -> Callable[..., str]:
-    def submit(script: str, *words: str, sbatch: tuple[str, ...] = (), devices: int = 1) -> str:
-        return cluster.submit(*NO_GPU, *sbatch, SCRIPTS / script, *words, cwd=work, env=environ(devices))
+    def submit(script: str, *words: str, sbatch: tuple[str, ...] = (), forked: bool = True) -> str:
+        env = {"DEVICES": "1", "PYTHONPATH": PROBES, **(cluster.forked if forked else {})}
+        return cluster.submit(*NO_GPU, *sbatch, SCRIPTS / script, *words, cwd=work, env=env)
 
     return submit
 
@@ -47,7 +44,9 @@ def submit(cluster: Cluster, work: Path) -> Callable[..., str]:
 def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: Path) -> None:
     job = int(cluster.run(["sbatch", "--parsable", "--wrap=true"], cwd=work).stdout) + 1
     command = ["srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=2", *TRAIN]
-    done = cluster.run([*command, *options(tree, "trainer.devices=2", "trainer.max_epochs=1")], cwd=work)
+    done = cluster.run(
+        [*command, *options(tree, "trainer.devices=2", "trainer.max_epochs=1")], cwd=work, env=cluster.forked
+    )
     assert summary(folder(work, f"slurm_{job}_0"))["world_size"] == 4
     assert f"Rendezvous: SLURM job {job} at 127.0.0.1:{29500 + job % 1000}" in done.stdout
 
@@ -85,7 +84,7 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
         *slow_disk(tree, work, 1),
         "allow_targets=[probe.Probe,slow_disk.open_slowly]",
     ]  # images are listed for some seconds
-    job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
+    job = submit("train.sbatch", *words, sbatch=("--nodes=1",), forked=False)
     cluster.until(lambda: any(work.glob("mark.*")))
     cluster.run(["scancel", "--signal=USR2", job])
     run_dir = work / "runs/open_slowly_mobilenet_v2" / f"slurm_{job}_0"  # named after the source of its own

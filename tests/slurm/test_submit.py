@@ -42,7 +42,9 @@ def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
              "trainer.devices=1",
                     "name='a b'", *probe(work / "seen", slow_s=0.5)]  # fmt: skip
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
-    line, output = cluster.run([*SUBMIT, *words], cwd=work, env={"PYTHONPATH": PROBES}).stdout.splitlines()
+    line, output = cluster.run(
+        [*SUBMIT, *words], cwd=work, env={"PYTHONPATH": PROBES, **cluster.forked}
+    ).stdout.splitlines()
     assert {"--array=0-1", "--ntasks-per-node=1"} <= {*shlex.split(line)}
     job = number(output)
     cluster.until(lambda: (work / "seen5/seen0.jsonl").exists())

@@ -63,7 +63,7 @@ def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
     words = options(tree, "trainer.max_epochs=1,5", *probe(work / "seen", slow_s=0.4))
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{trainer.max_epochs}}'"
     sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4")
-    env = {"DEVICES_PER_NODE": "2", "PYTHONPATH": PROBES}
+    env = {"DEVICES_PER_NODE": "2", "PYTHONPATH": PROBES, **cluster.forked}
     job = cluster.submit(*sbatch, ROOT / "scripts/sweep.sbatch", *words, cwd=work, env=env)
     sweep_dir = work / "runs/imagefolder_mobilenet_v2" / f"slurm_{job}"
     cluster.until(lambda: (sweep_dir / "0/summary.json").exists() and (sweep_dir / "1/metrics.csv").exists())
