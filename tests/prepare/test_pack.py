@@ -17,6 +17,7 @@ from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.decoding.decode import read_header
 from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -166,6 +167,10 @@ def test_a_short_side(photos: Path, form: str, tmp_path: Path):
         expected = torch.from_numpy(resize(whole.permute(1, 2, 0).numpy(), 64)).permute(2, 0, 1)
         difference = (expected.int() - small.int()).abs().float().mean().item()
         assert difference == 0 if form == "raw" else difference < 4
+    if form == "jpeg":  # so that the rows above a crop need not be decoded
+        header = read_header(images.encoded(0))
+        assert header is not None
+        assert header.restarts_in_rows
 
 
 def test_files_are_kept_as_they_are_where_they_can_be(tmp_path: Path):

@@ -77,12 +77,14 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
+    """Encode with a restart marker after each row of blocks, at which decoding can begin (decode.py)."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)
     return buffer.getvalue()
 
 
 def encoder_versions(decoder: str) -> str:
-    """Return the names and versions of the libraries that determine the packed bytes. decoder: data.decoder."""
+    """Return what determines the packed bytes: libraries and their versions, and _jpeg. decoder: data.decoder."""
     pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
+    pillow += ", restart markers"
     return f"{pillow}; decoder {choose_decoder(decoder).name}; torch {torch.__version__.partition('+')[0]}"

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +150,20 @@ def test_a_region_is_that_part_of_the_whole(odd: Path, photographs: list[Path]):
                 assert np.array_equal(part, whole[top : top + height, left : left + width]), (name, decoder)
 
 
+@pytest.mark.parametrize(
+    ("how", "first"),
+    [({"restart_marker_rows": 1}, 144), ({"restart_marker_rows": 2}, 0), ({"restart_marker_blocks": 5}, 0), ({}, 0)],
+)
+def test_only_the_rows_of_a_crop_are_decoded(how: dict[str, Any], first: int):
+    """Those above need a restart marker after each row of blocks, of 16 pixels; the crop, one row beside it."""
+    data = photo(320, 200, subsampling=2, **how)
+    header = decoding.read_header(data)
+    assert header is not None
+    part = decoding.rows_between(data, header, 159, 161)
+    assert (part.top, part.height) == (first, 176 - first)
+    assert decoding.decoder("simplejpeg")(part.data, 0, 0).shape == (part.height, 200, 3)
+
+
 @pytest.mark.parametrize("decoder", decoding.NAMES)
 def test_a_large_crop_may_come_smaller_and_looks_the_same(odd: Path, decoder: str):
     data = (odd / "big_6000x4000.jpg").read_bytes()
@@ -171,7 +186,8 @@ def test_a_large_crop_may_come_smaller_and_looks_the_same(odd: Path, decoder: st
 def test_a_crop_that_comes_smaller_is_not_shifted(decoder: str, factor: int):
     """The sides are no multiples of 8, so that the last decoded pixel covers only a part of a block."""
     height, width, size = 601, 803, 32
-    picture = open_picture(photo(height, width, quality=95, subsampling=0), "x", Reading(decoder))
+    data = photo(height, width, quality=95, subsampling=0, restart_marker_rows=1)  # the rows above can be left out
+    picture = open_picture(data, "x", Reading(decoder))
     whole = picture.region(0, 0, height, width).astype(float)
     length = factor * size
     for top, left in ((0, 0), (height - 9 - length, width - 11 - length)):
