@@ -5,11 +5,9 @@ import csv
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 from helpers import fake_imagenet
 from helpers.fake_imagenet import CLASSES, tar
+from helpers.forked_commands import start_code
 from PIL import Image
 from torchvision.datasets import imagenet as torchvision_imagenet
 
@@ -27,7 +26,7 @@ from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare import pack, shards
+from imagenet_ddp.prepare import pack
 from imagenet_ddp.prepare.archives import checksums, devkit
 
 arrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
@@ -227,19 +226,23 @@ def test_a_checksum_is_that_of_the_file_also_after_a_copy_that_keeps_its_time(tm
 # ---- interrupted -----------------------------------------------------------------------------------------------------
 
 
-def _killed(folder: Path, out: Path, name: str, *, before: bool) -> None:
-    """The command, which is killed when the record of that shard is written: before or after."""
-    sys.stderr = sys.stdout = (out.parent / "said").open("w", encoding="utf-8")
-    save = shards.Shard.save
+# The command, which is killed when the record of a shard is written: before or after.
+KILLED = """
+import signal
+from imagenet_ddp.prepare import options, pack, shards
 
-    def save_or_die(self: shards.Shard, folder: Path) -> None:
-        if self.file.file != name or not before:
-            save(self, folder)
-        if self.file.file == name:
-            os.kill(os.getpid(), signal.SIGKILL)
+name, is_before, *words = args
+save = shards.Shard.save
 
-    shards.Shard.save = save_or_die  # in a process of its own
-    imports(folder, out, *SMALL_SHARDS)
+def save_or_die(self, folder):
+    if self.file.file != name or not is_before:
+        save(self, folder)
+    if self.file.file == name:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+shards.Shard.save = save_or_die
+pack.run(options.read(words, {}))
+"""
 
 
 @pytest.mark.slow
@@ -250,12 +253,9 @@ def test_killed_it_goes_on_after_the_finished_shards(
     whole = contents(tmp_path / "whole")
     assert sum(name.startswith("train-") for name in whole) >= 4
     for name, before in (("train-00001.bin", True), ("train-00002.bin", False), ("val-00000.bin", True)):
-        process = multiprocessing.get_context("forkserver").Process(
-            target=_killed, args=(shards_of_datasets, tmp_path / "out", name), kwargs={"before": before}
-        )
-        process.start()
-        process.join(120)
-        assert process.exitcode == -signal.SIGKILL
+        words = argv(shards_of_datasets, tmp_path / "out", *SMALL_SHARDS)
+        killed = start_code(KILLED, name, before, *words)
+        assert killed.wait(120) == -signal.SIGKILL, killed.err
         with pytest.raises(ConfigError, match="packing was interrupted"):
             pack_format.read_manifest(tmp_path / "out")
     damaged = tmp_path / "out" / pack_format.WORK / "train-00001.bin"  # by a power cut

@@ -1,18 +1,17 @@
 """prepare=pack: the same bytes after any interruption, and messages about bad images and folders."""
 
-import multiprocessing
 import os
 import pickle
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import Run, write_images
+from conftest import Run, clean_environ, write_images
+from helpers.forked_commands import Command
 from helpers.image_table import write_table
 from PIL import Image
 
@@ -83,19 +82,9 @@ def uninterrupted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return found
 
 
-def started(source: Path, out: Path, *options: str) -> Any:
-    """A process that packs; its output is in out.parent/said."""
-    process = multiprocessing.get_context("forkserver").Process(
-        target=_in_a_process, args=(source, out, options, out.parent / "said")
-    )
-    process.start()
-    return process
-
-
-def _in_a_process(source: Path, out: Path, options: tuple[str, ...], said: Path) -> None:
-    torch.set_num_threads(1)
-    sys.stderr = sys.stdout = said.open("a", encoding="utf-8", buffering=1)
-    sys.exit(packs(source, out, *options))
+def started(source: Path, out: Path, *options: str) -> Command:
+    words = argv(source, out, *options)
+    return Command("imagenet_ddp.prepare", *words, folder=out.parent, environment=clean_environ())
 
 
 def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
@@ -121,10 +110,10 @@ def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterru
         process = started(photos, out, *EIGHT_SHARDS)
         deadline_s = time.monotonic() + 60
         while len(list((out / pack_format.WORK).glob("*"))) < number_of_files:
-            assert time.monotonic() < deadline_s and process.is_alive()
+            assert time.monotonic() < deadline_s and process.poll() is None
             time.sleep(0.001)
         process.kill()
-        process.join()
+        process.wait()
         with pytest.raises(ConfigError, match="packing was interrupted"):
             pack_format.read_manifest(out)
     assert packs(photos, out, *EIGHT_SHARDS) == 0
