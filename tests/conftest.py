@@ -53,7 +53,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 # Property tests use the same examples in every run, without a time limit. To run more, random examples:
 # pytest -m hypothesis --hypothesis-profile=random
 _UNBOUNDED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck), "database": None}
-hypothesis.settings.register_profile("same", derandomize=True, max_examples=50, **_UNBOUNDED)
+hypothesis.settings.register_profile("same", derandomize=True, max_examples=30, **_UNBOUNDED)
 hypothesis.settings.register_profile("random", max_examples=1000, **_UNBOUNDED)
 hypothesis.settings.load_profile("same")
 

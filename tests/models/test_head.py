@@ -74,13 +74,13 @@ def test_a_new_head_starts_at_the_loss_of_guessing_and_all_of_it_learns(
 )
 def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
     keys = ModelConfig(name=name, library=library)
-    net = create_model(keys, 9, 1, 224)
+    net = create_model(keys, 9, 1, 64)
     heads = head_names(net, 9)
     net.train()
-    require_features(net, name, heads, 224)
+    require_features(net, name, heads, 64)
     assert all(module.training for module in net.modules())
     net.eval()
-    images = torch.randn(2, 3, 224, 224)
+    images = torch.randn(2, 3, 64, 64)
     features, logits = compute_features(net, heads[0], images)
     assert torch.equal(net.get_submodule(heads[0])(features), net(images)) and torch.equal(logits, net(images))
     assert not net.get_submodule(heads[0])._forward_pre_hooks

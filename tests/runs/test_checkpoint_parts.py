@@ -28,7 +28,7 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
     torch.save(whole, path)
     request, num_refused = parse.command_line("evaluate", [f"checkpoint={path}"], {}), 0
     for number, place in enumerate(places):
-        for value in VALUES[number % 3 :: 3]:  # each type at a third of the places
+        for value in VALUES[number % 5 :: 5]:  # each type at a fifth of the places
             checkpoint = {**whole, KEY: copy.deepcopy(whole[KEY])}
             node: Any = checkpoint
             for part in place[:-1]:
@@ -41,7 +41,7 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
                 num_refused += 1
             except Exception as error:
                 pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
-    assert num_refused > 60
+    assert num_refused > 36
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import torchvision
 from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
-from torchvision.models import VisionTransformer
+from torchvision.models import DenseNet, VisionTransformer
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
@@ -123,7 +123,7 @@ OF_MLP = {"0": "linear_1", "3": "linear_2"}
 @pytest.mark.parametrize(
     ("create", "name"),
     [
-        (lambda: create_model("densenet121", 3, 0, 32), "features.denseblock1.denselayer1.norm.1.weight"),
+        (lambda: DenseNet(4, (2, 2, 1, 1), 8, num_classes=3), "features.denseblock1.denselayer1.norm.1.weight"),
         (
             lambda: VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=3),
             "encoder.layers.encoder_layer_1.mlp.linear_2.bias",
