@@ -8,6 +8,7 @@ import pytest
 import torch
 import torchvision
 from conftest import ROOT, clean_environ, write_images
+from helpers.forked_commands import write_programs
 from nbclient import NotebookClient
 
 NET = "shufflenet_v2_x0_5"
@@ -26,6 +27,10 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     choose = next(cell for cell in notebook.cells if cell.id == "choose")
     assert 'OPTIONS = "experiment=probe"' in choose.source
     choose.source = choose.source.replace("experiment=probe", options)
+    start, python = "{sys.executable} -m", f"{write_programs(tmp_path / 'bin')}/python -m"
+    assert sum(start in cell.source for cell in notebook.cells) == 1
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(start, python)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
     client.execute(env=clean_environ(IPYTHONDIR=str(tmp_path / "ipython")))
     texts, pages = dict[str, str](), dict[str, str]()
