@@ -1,16 +1,14 @@
 """python -m imagenet_ddp.train, evaluate: real processes, one to three ranks over Gloo."""
 
-import fcntl
 import json
 import os
 import pty
 import re
 import select
 import shlex
+import shutil
 import signal
-import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, write_images
 from helpers import forked_commands
+from helpers.forked_commands import Command
 from helpers.ports import free_port
 from helpers.train_runs import assert_same_runs, probe, rows, seen, slow_disk, start, summary, wait_for
 
@@ -105,7 +104,7 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     whole = tmp_path / "whole"
     run("train", *options, "hydra.run.dir=whole", *probe(tmp_path / "all"), PYTHONPATH=PROBES, code=0)
     images = seen(tmp_path / "all")[1]
-    options.append("data.num_workers=2")
+    options.append("data.num_workers=1")
     steps = -(-29 // (4 * ranks))
 
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.5)
@@ -208,6 +207,7 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
 
 @pytest.mark.slow
 def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
+    tree = shutil.copytree(tree, tmp_path / tree.name)  # other tests use the images that are renamed here
     options = [*SMALL, f"data.root={tree}", "trainer.limit_train_batches=3"]
     result = run("train", *options, "experiment=quick", "resume=auto", "name=n", "trainer.max_epochs=1", code=0)
     assert "starting a new run, because runs/n has no unfinished one" in result.stdout
@@ -282,11 +282,8 @@ def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
     options += probe(tmp_path / "seen", slow_s=0.05)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "imagenet_ddp.train", *options], stdin=theirs, stdout=theirs, stderr=theirs,
-        cwd=tmp_path, env=clean_environ(PYTHONPATH=PROBES), start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )  # fmt: skip
+    environment = clean_environ(PYTHONPATH=PROBES)
+    process = Command("imagenet_ddp.train", *options, folder=tmp_path, environment=environment, terminal=theirs)
     os.close(theirs)
     threading.Thread(target=drain, args=(ours, tmp_path / "terminal"), daemon=True).start()
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
@@ -311,7 +308,8 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
     """As from a shell without OMP_NUM_THREADS, for which Lightning's launcher would set a number of its own."""
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
     options += ["cluster.num_threads=2", *probe(tmp_path / "seen", slow_s=0.05)]
-    process = start(tmp_path, *options, forked=False, OMP_NUM_THREADS=None)
+    environment = clean_environ(PYTHONPATH=PROBES, OMP_NUM_THREADS=None)
+    process = Command("imagenet_ddp.train", *options, folder=tmp_path, environment=environment)
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")), process)
     assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     pids = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
