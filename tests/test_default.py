@@ -1,4 +1,4 @@
-"""The README's first command, and the figures its recipes promise. Minutes on two cores."""
+"""The README's first command and the quick recipe learn as fast as they should. A minute or two on two cores."""
 
 import itertools
 import json
@@ -12,6 +12,7 @@ import pytest
 from conftest import Run, clean_environ
 from PIL import Image
 
+from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.data.sources.shapes import CLASSES, draw
 
 
@@ -20,21 +21,21 @@ def one_core() -> list[str]:
     return ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
 
 
-@pytest.mark.slow(100)
+@pytest.mark.slow(60)
 @pytest.mark.timeout(1300)
 def test_the_first_command_learns(tmp_path: Path) -> None:
-    """No option, nothing to download: the generated set to a top-1 of 0.90 (0.946 to 0.980 were seen), at a cost that a
-    CPU without bf16 units bears. On one core: the two threads of two cores would wait for each other beside other
-    tests."""
+    """Nothing to download: two epochs on the generated set to a top-1 of 0.55 (0.72 was seen, and 0.95 after all five),
+    at a cost that a CPU without bf16 units bears. On one core: the two threads of two cores would wait for each other
+    beside other tests."""
     environ = clean_environ(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    command = [*one_core(), sys.executable, "-m", "imagenet_ddp.train"]
+    command = [*one_core(), sys.executable, "-m", "imagenet_ddp.train", "trainer.max_epochs=2"]
     result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = (tmp_path / "runs/shapes_resnet18").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["best/val/top1"] >= 0.90
+    assert summary["best/val/top1"] >= 0.55
     # what a step costs is the machine's affair, how many there are the recipe's: 24,000 at 64 pixels took five minutes
-    assert summary["epochs"] * summary["num_train_images"] <= 12_000
+    assert composed("train", []).configs[0].trainer.max_epochs * summary["num_train_images"] <= 12_000
     assert f"Run folder: {folder.relative_to(tmp_path)}" in result.stdout
     for command in ("data=imagenet", "data=stl10", "data=imagefolder"):
         assert command in result.stdout, "it says how to go on"
