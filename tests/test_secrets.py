@@ -50,7 +50,14 @@ class _Server(http.server.SimpleHTTPRequestHandler):
 def address(tree: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a packed folder, with a user name and the password."""
     plan = prepare_options.read(
-        ["prepare=pack", "data=imagefolder", f"data.root={tree}", f"out={tmp_path / 'pack'}", "prepare.num_workers=1"],
+        [
+            "prepare=pack",
+            "data=imagefolder",
+            f"data.root={tree}",
+            f"out={tmp_path / 'pack'}",
+            "prepare.num_workers=1",
+            "data.exif_orientation=false",
+        ],
         {},
     )
     assert plan is not None and pack.run(plan) == 0

@@ -37,7 +37,7 @@ def packed(tree: Path, folder: Path) -> list[str]:
 
 
 def streamed(tree: Path, folder: Path) -> list[str]:
-    return ["data=streamed", f"{packed(tree, folder)[1].replace('root=', 'root=file://')}"]
+    return ["data=streamed", packed(tree, folder)[1].replace("root=", "root=file://"), "data.exif_orientation=true"]
 
 
 def files(tree: Path, folder: Path) -> list[str]:

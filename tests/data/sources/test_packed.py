@@ -1,6 +1,8 @@
 import multiprocessing
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from conftest import write_images
 
+from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources import pack_format
@@ -183,6 +186,20 @@ def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_i
     damage(folder)
     with pytest.raises(ConfigError, match=said):
         open_source(keys(folder), 0)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_checkpoint_of_a_pack_turns_photographs_as_the_pack_has(turned: bool, tree: Path, tmp_path: Path):
+    out = packed(tree, tmp_path / "out", f"data.exif_orientation={str(turned).lower()}")
+    request = parse.command_line("train", ["data=packed", f"data.root={out}", "trainer.max_epochs=1"], {})
+    assert request.config.data.exif_orientation is turned
+    again = prepare_options.read(["prepare=pack", "data=packed", f"data.root={out}", f"out={tmp_path / 'again'}"], {})
+    assert again.config.data.exif_orientation is turned
+    streamed = keys(out, "streamed", cache_dir=str(tmp_path / "cache"))
+    streamed = replace(streamed, root=f"file://{out}")
+    with pytest.raises(ConfigError, match=r"Hint: set data\.exif_orientation=true") if turned else nullcontext():
+        open_source(streamed, 0)
+    assert open_source(replace(streamed, exif_orientation=turned), 0).val
 
 
 def test_a_pack_without_rotation_is_not_read_as_rotated(as_it_is: Path):

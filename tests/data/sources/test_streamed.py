@@ -44,7 +44,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_images(root / "tree" / split, dict.fromkeys("abc", count), size=200)
     argv = ["prepare=pack", "data=imagefolder", f"data.root={root / 'tree'}", f"out={root / 'out'}"]
     plan = prepare_options.read(
-        [*argv, "prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1", "prepare.num_workers=1"], {}
+        [
+            *argv,
+            "prepare.form=raw",
+            "prepare.short_side=0",
+            "prepare.shard_mib=1",
+            "prepare.num_workers=1",
+            "data.exif_orientation=false",
+        ],
+        {},
     )
     assert plan is not None
     assert pack.run(plan) == 0

@@ -11,6 +11,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,6 +231,14 @@ class Packed(SourceType):
                 "again, or pack the images again."
             )
         return Scan(data, seed, verb, found, partial(source_of, manifest, data, verb, partial(PackedImages, folder)))
+
+    def implied(self, data: DataConfig) -> dict[str, Any]:
+        """If the images were turned by their EXIF data when they were packed, say so, because a checkpoint's
+        photographs are turned as those of its training were."""
+        is_turned = False
+        with suppress(ConfigError):  # which scan() reports
+            is_turned = bool(data.root) and read_manifest(Path(str(data.root))).exif_orientation
+        return {"exif_orientation": True} if is_turned else {}
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []

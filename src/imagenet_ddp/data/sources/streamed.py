@@ -241,7 +241,14 @@ def _open(data: DataConfig, verb: str) -> Source:
     try:
         raw = remote_call(f"{url}/{FILE}", data.args, lambda fs, path: fs.cat_file(path))
         manifest = parse_manifest(raw, f"{url}/{FILE}")
-        if found := missing_features(manifest, url, data, verb):
+        found = missing_features(manifest, url, data, verb)
+        if verb == "train" and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
+            found.append(
+                f"data.exif_orientation must be true, because the images in {without_secrets(url)} were turned by "
+                "their EXIF data when they were packed, and photographs that the net is used on later must be, too. "
+                "Hint: set data.exif_orientation=true."
+            )
+        if found:
             raise ConfigError(found)
         splits = [manifest.splits[name] for name in required_splits(verb)]
         cache = _make_cache(url, hashlib.sha256(raw).hexdigest()[:16], splits, data)
