@@ -149,6 +149,24 @@ def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photo
         assert [each["probability"] for each in row["classes"]] == pytest.approx([p for _, p in top], abs=2e-3)
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "checkpoint"])
+def test_a_file_as_weights_is_used_as_its_checkpoint(
+    kind: str, files: Path, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
+) -> None:
+    """With the mean over both views, and photographs read as in the training."""
+    file = checkpoint if kind == "checkpoint" else files / "model.safetensors"
+    options = [
+        "model.name=resnet18", f"model.weights={file}", f"images={file}", "trainer.accelerator=cpu",
+        "trainer.precision=32-true",
+    ]  # fmt: skip
+    request = parse.command_line("predict", options, {})
+    config = from_checkpoint(request, None, {}, PredictConfig)
+    trained = load(config, None)
+    predictor = make_predictor(config, trained, load_net(config, trained))
+    assert predictor.read.reading == reference.read.reading
+    assert np.abs(expected(predictor, photos) - expected(reference, photos)).max() < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("preprocessing", "batch_size"), [("normalise", 3), ("outside", None)])
 def test_other_inputs(

@@ -134,3 +134,6 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
     free = [key for key in facts.data if is_free(key)]
     own = facts.data_at(facts.data["image_size"] if "image_size" in free else data.image_size)
     lay_over(data, {key: own[key] for key in free})
+    if not is_training:
+        used = facts.as_used.items()
+        lay_over(data, {key: value for key, value in used if typed_value(request.typed, f"data.{key}") is None})

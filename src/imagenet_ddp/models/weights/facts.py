@@ -17,12 +17,14 @@ KEY = "imagenet_ddp"  # of this project's part of a checkpoint, and of the metad
 class Facts:
     """What is known of pretrained weights. Empty fields are unknown.
 
-    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. classes, labels: names
-    of the outputs, and the same for display.
+    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. as_used: further ones,
+    for a use of the weights as they are: how photographs are read, and over which views the logits are averaged.
+    classes, labels: names of the outputs, and the same for display.
     """
 
     origin: str = ""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    as_used: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True)
     classes: list[str] = field(default_factory=list[str])
     labels: list[str] = field(default_factory=list[str])
 
@@ -96,8 +98,12 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
     own = stored.get(KEY)
     if is_mapping(own) and is_mapping(own.get("eval_transform")):
         data: dict[str, Any] = {"fit": "crop", **own["eval_transform"]}
+        config = own.get("config")  # of a checkpoint; an exported file has these keys without it
+        reading = config["data"] if is_mapping(config) and is_mapping(config.get("data")) else own
+        parts = (data, ("vflip", "rot90", "val_mirror")), (reading, ("exif_orientation", "white_level"))
+        as_used = {key: part[key] for part, keys in parts for key in keys if key in part}
         data = {key: data[key] for key in ("image_size", "val_resize", "interpolation", "fit", "mean", "std")}
-        return Facts(origin, data, list(own["classes"]), list(own["labels"]))
+        return Facts(origin, data, list(own["classes"]), list(own["labels"]), as_used=as_used)
     of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
     classes: Any = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
     if is_mapping(classes):
