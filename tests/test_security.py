@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -385,6 +386,13 @@ def test_the_demo_refuses_a_picture_that_declares_many_pixels(tmp_path: Path):
     assert "7,000 × 7,000 pixels" in demo.too_large(str(tmp_path / "a.png"))
     Image.new("1", (700, 700)).save(tmp_path / "b.png")
     assert demo.too_large(str(tmp_path / "b.png")) == "" == demo.too_large(str(tmp_path / "gone.png"))
+
+
+def test_the_demo_refuses_a_heic_picture_that_declares_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(demo, "MAX_PIXELS", 4000)
+    picture = Image.new("RGB", (64, 64))
+    pillow_heif.from_pillow(picture).save(tmp_path / "a.heic")
+    assert "64 × 64 pixels" in demo.too_large(str(tmp_path / "a.heic"))
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import warnings
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +72,14 @@ def too_large(path: str) -> str:
     """Return why an uploaded picture is too large to be decoded, from its header, or ""."""
     from PIL import Image
 
+    from imagenet_ddp.data.decoding.heic import heic_formats
     from imagenet_ddp.data.decoding.pixel_conversion import FORMATS
 
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
+        with Path(path).open("rb") as file, warnings.catch_warnings(action="ignore"):
+            formats = (*FORMATS, *heic_formats(file.read(12)))
+            with Image.open(file, formats=formats) as image:  # which begins at the start of the file
+                width, height = image.size
     except Exception:  # the predictor says what is wrong with it
         return ""
     return f"it has {width:,} × {height:,} pixels, more than {MAX_PIXELS:,}" if width * height > MAX_PIXELS else ""
