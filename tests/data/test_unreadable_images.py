@@ -3,12 +3,16 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from conftest import SMALL, Run, write_images
 from PIL import Image
 
+from imagenet_ddp.callbacks.run_files import BadImagesList
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.unreadable_images import Bad, BadImages, LocalBoard
 from imagenet_ddp.errors import RunError
 
@@ -36,6 +40,14 @@ def test_the_limit_is_for_all_ranks_together():
     ranks[1].on_bad_images(bad(1, 2))
     with pytest.raises(RunError):
         ranks[0].on_bad_images(bad(3))
+
+
+def test_a_resumed_run_adds_its_images_to_those_that_are_listed(tmp_path: Path):
+    found, path, trainer = [("=1.jpg", "-1 bytes")], tmp_path / "bad_images.csv", SimpleNamespace(is_global_zero=True)
+    for name in ("2.jpg", "3.jpg"):
+        found.append((name, "the file is empty"))
+        BadImagesList(path, lambda: found).on_train_epoch_end(cast(Any, trainer), cast(Any, None))
+    assert len(read_cells(path, {"path": "path"}).columns["path"]) == 3, "each once"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from imagenet_ddp.models.task import task_of
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
 from imagenet_ddp.system.files import atomic_write, csv_bytes, write_in
-from imagenet_ddp.system.table_files import table_bytes
+from imagenet_ddp.system.table_files import of_text_cell, table_bytes
 from imagenet_ddp.system.text import first_line
 
 CURVES = "curves.png"
@@ -165,7 +165,8 @@ class BadImagesList(L.Callback):
         self._written: dict[str, str] = {}
         if path.is_file():
             columns = read_cells(path, {"path": "path", "reason": "reason"}).columns
-            self._written = dict(zip(columns["path"], columns["reason"], strict=True))
+            paths, reasons = ([*map(of_text_cell, columns[name])] for name in ("path", "reason"))
+            self._written = dict(zip(paths, reasons, strict=True))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)
