@@ -144,7 +144,7 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert len(errors) == 4
     assert set(errors.values()) == {""}
     assert "7 images, 3 unreadable" in result.stderr
-    assert "In some, 1 file was left out: 1 without an image extension (.txt)." in result.stderr
+    assert "In some, 1 file was left out: 1 of another type (.txt)." in result.stderr
     result = run("predict", f"checkpoint={trained}", "images=some", "out=/dev/full")
     assert (result.returncode, "Traceback" in result.stderr) == (1, False)
     assert "/dev/full cannot be written: no space left on device. Hint: make room there" in result.stderr

@@ -130,7 +130,7 @@ def test_all_that_can_be_wrong(
     assert "found: an image must have one class, but 1 in train is in two" in printed
     assert "found: an image must have one class, but 1 in val is in two" in printed
     assert "note: train: 1 duplicate within a class" in printed
-    assert "2 files were left out: 1 hidden, 1 without an image extension (.txt)" in printed
+    assert "2 files were left out: 1 hidden, 1 of another type (.txt)" in printed
     assert bad_images(tmp_path / "report") == {
         str(pets / "train" / "cat" / "000.jpg"): "it is not an image in a known format"
     }

@@ -143,14 +143,14 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
     assert describe_left_out(found.left_out) == (
         "9 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, "
-        "5 without an image extension (.txt, .csv, .xml, none)"
+        "5 of other types (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
 
 
 def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():
     text = describe_left_out(Counter({".heic": 2, "hidden": 1}))
-    assert text.startswith("3 files were left out: 1 hidden, 2 without an image extension (.heic); run `")
+    assert text.startswith("3 files were left out: 1 hidden, 2 of another type (.heic); run `")
     assert " 'pillow-heif>=1.8'` to read HEIC files, or convert them" in text
     assert "HEIC" not in describe_left_out(Counter({".txt": 2}))
 

@@ -211,7 +211,8 @@ def describe_left_out(left_out: Counter[str]) -> str:
     others = Counter({kind or "none": number for kind, number in left_out.items() if kind not in REASONS})
     if others:
         names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
-        parts.append(f"{others.total():,} without an image extension ({', '.join(names)})")
+        types = "another type" if len(others) == 1 else "other types"
+        parts.append(f"{others.total():,} of {types} ({', '.join(names)})")
     were = "was" if left_out.total() == 1 else "were"
     hint = Heic.of(left_out).hint.removesuffix(", then ")
     hint = hint and f"; {hint}"
