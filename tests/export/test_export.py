@@ -26,7 +26,7 @@ from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.export.write_and_compare import _metadata, export
+from imagenet_ddp.export.write_and_compare import Comparison, _metadata, export
 from imagenet_ddp.exported.formats.registry import FORMATS, graph_format
 from imagenet_ddp.exported.graph import Classifier
 from imagenet_ddp.launch.stored_config import from_checkpoint
@@ -343,6 +343,17 @@ def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("of_probability", "of_familiarity", "wrong"),
+    [(0.009, 0.09, ""), (0.011, 0.0, "the probabilities of f must be within 0.01 of the checkpoint's, but differ by "
+      "1.1e-02"), (0.0, 0.11, "the familiarities of f must be within 0.1 of the checkpoint's, but differ by 1.1e-01"),
+     (0.0, None, "")],
+)  # fmt: skip
+def test_what_may_differ(of_probability: float, of_familiarity: float | None, wrong: str) -> None:
+    """A resize that rounds otherwise changes the familiarity, which is no probability, by more than those."""
+    assert Comparison("images", 4, of_probability, 4, None, of_familiarity).excess("f", 0.01) == wrong
+
+
 def test_without_its_images_it_is_compared_on_random_ones(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +419,13 @@ def test_the_page_classifies_in_a_browser(
         root = "document.documentElement"
         assert browser.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
         assert "apache-2.0" in browser.evaluate("document.querySelector('footer').textContent")
+        height = browser.evaluate(
+            "(() => { facts.labels[0] = 'balle de golf'; const item = element('li'), text = element('div'); "
+            "item.append(element('div'), text); document.getElementById('results').append(item); "
+            "answer(text, { probabilities: facts.labels.map((_, number) => number ? 0 : 0.5) }); "
+            "const { offsetHeight } = text.querySelector('ol span'); item.remove(); return offsetHeight; })()"
+        )
+        assert 0 < height < 30, "on a phone, a name is on one line beside the longest words"
         assert {address.partition(":")[0] for address in browser.addresses} <= {"file", "blob", "data"}
     (broken, nothing), *found = items
     assert "cannot read" in broken and nothing == {}

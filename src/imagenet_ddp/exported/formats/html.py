@@ -14,6 +14,7 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.onnx import Onnx, halve_weights, open_session, with_metadata
 from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.system.text import class_list
 
 if TYPE_CHECKING:
     import onnx
@@ -65,7 +66,8 @@ output, *familiarity = session.run(None, {{"images": batch}})
             raise RunError(f"{PACKAGE} must stay installed while the file is written, but is gone. Hint: try again.")
         context = {
             "key": KEY,
-            "metadata": json.loads(metadata),
+            "metadata": (stated := json.loads(metadata)),
+            "labels": class_list(stated["labels"], 12),
             "model": base64.b64encode(with_metadata(built, metadata).SerializeToString()).decode(),
             "runtime": runtime,
             "parts": {name: _packed(file) for name, file in runtime.files.items()},
