@@ -34,7 +34,7 @@ def sentences(
         of_worst = interval_words(worst.accuracy * worst.num_images, worst.num_images)
         share = f"{percent(worst.accuracy, 0)} of {count_noun(worst.num_images, 'image')} ({of_worst})"
         said.append((f"{worst.label} is recognised worst: {share}.", "classes"))
-    if pairs:
+    if pairs and pairs[0][2] > 1:  # of single mistakes, none is frequent
         true, taken, count, _ = pairs[0]
         said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}.", "confusion"))
     if inaccurate:

@@ -23,7 +23,8 @@ def exact_copies(checked: Checked) -> Section:
         text = f"{count_noun(number, 'image')} {_is(number)} in two classes, so that one label is wrong."
         findings.append(Finding(text, Urgency.SOON, "exact_copies"))
     if number := kinds[2]:
-        text = f"{count_noun(number, 'image')} {_is(number)} twice in a class, and count double."
+        count = "counts" if number == 1 else "count"
+        text = f"{count_noun(number, 'image')} {_is(number)} twice in a class, and {count} double."
         findings.append(Finding(text, Urgency.LATER, "exact_copies"))
     if not checked.copies:
         return Section("exact_copies", "", findings=[Finding("No image is there twice, byte for byte.", Urgency.GOOD)])

@@ -31,7 +31,8 @@ def near_copies(checked: Checked) -> Section | None:
         text = f"{_are(num_two)} in two classes, in different forms, so that one label is wrong."
         findings.append(Finding(text, Urgency.SOON, NAME))
     if num_other:
-        text = f"{_are(num_other)} there in more than one form, and count double."
+        count = "counts" if num_other == 1 else "count"
+        text = f"{_are(num_other)} there in more than one form, and {count} double."
         findings.append(Finding(text, Urgency.LATER, NAME))
     groups = [_items(checked, features, group) for group in found.groups[:NUM_GROUPS]]
     context = {"groups": groups, "number": len(found.groups), "file": FILE, "is_across": num_leaked > 0}
@@ -49,7 +50,7 @@ def _items(checked: Checked, features: Features, group: Group) -> list[dict[str,
         else "training"
     )
     least = min(pair.agreement for pair in group.pairs)
-    said = [where, *(["two classes"] if group.is_two_classes else []), f"{percent(least, 0)} of the windows agree"]
+    said = [where, *(["two classes"] if group.is_two_classes else []), f"alike in {percent(least, 0)} of their parts"]
     said += [f"{len(places)} images"] if len(places) > NUM_PICTURES else []
     items[0]["said"] = ", ".join(said)
     return items
