@@ -32,7 +32,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.task import OneLabel
-from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.runs.checkpoint_io import BackgroundCheckpointIO
 from imagenet_ddp.runs.signals import Signals, Stopped
 
 NUM_IMAGES, BATCH, EPOCHS = 29, 4, 3  # 8 steps, the last two smaller

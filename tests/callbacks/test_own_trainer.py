@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks import History, Progress, ResumeCheckpoint, TrainLog
-from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO
+from imagenet_ddp.runs.checkpoint_file import KEY
+from imagenet_ddp.runs.checkpoint_io import BackgroundCheckpointIO
 
 
 class Plain(L.LightningModule):

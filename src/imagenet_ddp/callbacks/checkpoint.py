@@ -24,7 +24,8 @@ from imagenet_ddp.callbacks.loop_state import (
 from imagenet_ddp.callbacks.measures import Best
 from imagenet_ddp.callbacks.run_end import TimeLimit, ended_by
 from imagenet_ddp.callbacks.train_log import find_log
-from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
+from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY
+from imagenet_ddp.runs.checkpoint_io import duplicate, move, wait_until_written
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 

@@ -186,7 +186,7 @@ def _run_folder(machine: Machine) -> list[Check]:
     import torch
 
     from imagenet_ddp.models.factory import create_model
-    from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
+    from imagenet_ddp.runs.checkpoint_io import checkpoint_bytes
 
     config = machine.config
     if mistakes := check_run.validate(config, machine.environ, verb="train"):

@@ -40,7 +40,8 @@ from imagenet_ddp.models.lightning_module import ImageClassifier, make_classifie
 from imagenet_ddp.models.losses import make_loss
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
-from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
+from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.runs.checkpoint_io import BackgroundCheckpointIO, checkpoint_bytes
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
