@@ -104,6 +104,7 @@ def expected(reference: Predictor, images: list[torch.Tensor]) -> np.ndarray:
     return reference.probabilities([reference.read.prepare(image) for image in images]).numpy()
 
 
+@pytest.mark.slow
 def test_files_give_the_probabilities_of_the_checkpoint(
     files: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_files_give_the_probabilities_of_the_checkpoint(
             open_exported(tmp_path / "model.xml", "auto")
 
 
+@pytest.mark.slow
 def test_every_file_has_what_its_user_needs(files: Path) -> None:
     paths = [path for path in files.glob("model.*") if path.suffix != ".bin"]  # the weights beside model.xml
     # the page of format=html is written where its runtime is installed: it is tested in a browser
@@ -138,6 +140,7 @@ def test_every_file_has_what_its_user_needs(files: Path) -> None:
         assert metadata["comparison"]["num_images"] == 11
 
 
+@pytest.mark.slow
 def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photographs: list[Path], run: Run) -> None:
     images = f"images={photographs[0].parent}"
     result = run("predict", f"checkpoint={files / 'model.onnx'}", images, "format=jsonl", code=0)
@@ -198,9 +201,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run_program(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: bool = False) -> None:
+def run_program(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: bool = False) -> list[str]:
     """Run classify.py, which the card shows, without this project: the classes in the order of the probabilities.
-    turned: the camera was held upside down, and has noted it."""
+    Returns its command. turned: the camera was held upside down, and has noted it."""
     image, exif = Image.fromarray(photo.permute(1, 2, 0).numpy()), Image.Exif()
     if turned:
         image, exif[ExifTags.Base.Orientation] = image.transpose(Image.Transpose.ROTATE_180), 3
@@ -213,9 +216,7 @@ def run_program(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned
     got = {line.split()[1]: float(line.split()[0]) for line in result.stdout.splitlines()}
     assert got == pytest.approx(dict(zip(["cat", "dog", "owl"], wanted, strict=True)), abs=0.01)
     assert list(got.values()) == sorted(got.values(), reverse=True)
-    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(folder / "photo.jpg", format="PNG")
-    result = subprocess.run(words, capture_output=True, text=True, timeout=300, env=clean_environ())
-    assert result.returncode == 1 and "must have 8 bits per channel" in result.stderr and not result.stdout
+    return words
 
 
 @pytest.mark.slow
@@ -229,6 +230,7 @@ def test_half_precision_is_half_the_size(
     assert found.dtype == torch.float32 and (found - expected).abs().max() < 1e-2
 
 
+@pytest.mark.slow
 def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path) -> None:
     text = (files / "README.md").read_text()
     head = yaml.safe_load(text.split("---\n")[1])
@@ -244,7 +246,10 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     data: Any = ModelCard(text).data
     (parsed,) = data.eval_results
     assert (parsed.metric_type, parsed.metric_value) == ("accuracy", round(top1, 4))
-    run_program(files, photos[0], expected(reference, photos[:1])[0])
+    words = run_program(files, photos[0], expected(reference, photos[:1])[0])
+    Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(words[-1], format="PNG")
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300, env=clean_environ())
+    assert result.returncode == 1 and "must have 8 bits per channel" in result.stderr and not result.stdout
 
 
 @pytest.mark.slow

@@ -198,6 +198,7 @@ def test_packed_images_against_their_checksums(done: Callable[..., int], pets: P
 # ---- unusual files
 
 
+@pytest.mark.slow
 def test_every_odd_file(
     odd_images: Path | None, done: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -114,7 +114,8 @@ def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, 
         assert f"Hint: run `python -m imagenet_ddp.features checkpoint={other}`." in said
 
 
-@pytest.mark.parametrize("kind", ["onnx", pytest.param("torch_export", marks=pytest.mark.slow(5))])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["onnx", "torch_export"])
 def test_exported_files_give_the_familiarity(kind: str, known: Path, tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     file, checkpoint = tmp_path / f"m.{'onnx' if kind == 'onnx' else 'pt2'}", known / "checkpoints/best.ckpt"

@@ -179,6 +179,7 @@ def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
     wait_for(lambda: (val.folder / "val-00001.bin").exists())
 
 
+@pytest.mark.slow
 def test_one_process_fetches_and_the_others_wait(server: str, bucket: Any, tmp_path: Path):
     images = opened(keys(server, tmp_path))
     assert len(pickle.dumps(images)) < 8_000
