@@ -91,7 +91,8 @@ def serve() -> NoReturn:
                 os.close(fd)
                 pid, connection = running.pop(fd)
                 if in_place.pop(connection.fileno(), None):
-                    events.unregister(connection)
+                    with contextlib.suppress(KeyError):  # its process has been killed
+                        events.unregister(connection)
                 answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             elif fd in in_place:
                 _pass_on(*in_place[fd], events)
