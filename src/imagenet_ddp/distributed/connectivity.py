@@ -141,7 +141,7 @@ def _answer(listener: socket.socket) -> None:
 
     def run(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(STALL_S)
+            connection.settimeout(2 * STALL_S)  # the node that tries says what is wrong, unless it is closed here first
             _receive(connection)
             _send(connection)
 
