@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -61,6 +62,23 @@ def test_missing_ranks_are_named_in_time_on_all(
         (text,) = mistakes(future)
         assert text.startswith(f"{said} Hint: start the command on the missing machine, too, or read the message th")
     assert said.partition(". ")[2] in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_rank_of_which_only_small_packets_arrive_is_named(fake_ranks: FakeRanks, is_first: bool):
+    """Its entry is counted and never there, whoever arrives first. The others are read all the same."""
+    fake_ranks.timeout_s = 1.0
+    counted = messages.Messages(next(fake_ranks.stores)).under("ranks")
+    if is_first:
+        counted.add("arrivals", 1)
+    future = fake_ranks.join(0, 2)
+    if not is_first:
+        while counted.add("arrivals", 0) < 1:
+            time.sleep(0.01)
+        counted.add("arrivals", 1)
+    (text,) = mistakes(future)
+    said = r"1 of 2 ranks met within \d s\. Missing: rank 1\. What 1 of them sent has not arrived\. Hint: large packets"
+    assert re.match(said, text), text
 
 
 def test_many_need_few_round_trips(monkeypatch: pytest.MonkeyPatch):

@@ -70,7 +70,7 @@ def _decide_for_all(
     own: the entry, with its rank as `number`. decide: returns the verdict, given the entries so far, or None while some
     are missing; if it raises a ConfigError, all ranks raise its mistakes.
     """
-    decides, arrived, num_arrivals = own["number"] == 0, list[Any](), 0
+    decides, arrived, num_arrivals = own["number"] == 0, dict[int, Any](), 0  # arrived: by position
     deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S, say_once)
 
     def arrive() -> int:
@@ -81,12 +81,14 @@ def _decide_for_all(
     def read_arrived() -> list[Any]:
         nonlocal num_arrivals
         num_arrivals = store.add("arrivals", 0)
-        for begin in range(len(arrived), num_arrivals, READ_AT_ONCE):
-            keys = [f"arrival/{n}" for n in range(begin, min(begin + READ_AT_ONCE, num_arrivals))]
-            if not store.has(*keys):  # one is counted, but not yet posted
-                break
-            arrived.extend(store.get_many(keys))
-        return arrived
+        unread = [position for position in range(num_arrivals) if position not in arrived]
+        for begin in range(0, len(unread), READ_AT_ONCE):
+            keys = {position: f"arrival/{position}" for position in unread[begin : begin + READ_AT_ONCE]}
+            if not store.has(*keys.values()):  # one is counted, but not yet posted
+                keys = {position: key for position, key in keys.items() if store.has(key)}
+            if keys:
+                arrived.update(zip(keys, store.get_many([*keys.values()]), strict=True))
+        return [*arrived.values()]
 
     def progress(seconds: float) -> str:
         if decides or expected.size <= MAX_READERS:
