@@ -112,6 +112,12 @@ def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
     assert only(one, "rendezvous").ok  # said once
 
 
+def test_the_variables_are_those_of_the_run(machine: Callable[..., Machine]):
+    typed = only(machine("nccl.env={NCCL_SOCKET_IFNAME: lo, GLOO_SOCKET_IFNAME: lo}", "trainer.devices=2"), "variables")
+    assert typed.what == "NCCL_SOCKET_IFNAME=lo (nccl=); GLOO_SOCKET_IFNAME=lo (nccl=)"
+    assert only(machine(), "variables").what == "none set, none needed"
+
+
 # ---- data and run folder ---------------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,8 @@ def _plan(machine: Machine) -> list[Check]:
     for name in ("learning_rate", "warmup_epochs", "accelerator", "precision", "compile", "num_workers"):
         choice = plan.choices()[name]
         if choice["reason"] != "as set":
-            words.append(f"{name} {choice['value']} ({choice['reason']})")
+            value = choice["value"]
+            words.append(f"{name} {f'{value:.6g}' if isinstance(value, float) else value} ({choice['reason']})")
     return passed("; ".join(words))
 
 
@@ -118,7 +119,7 @@ def _shared_memory(machine: Machine) -> list[Check]:
 def _variables(machine: Machine) -> list[Check]:
     if mistakes := _variable_mistakes(machine):
         return failed(mistakes)
-    keys, environ = machine.config.nccl, machine.environ
+    keys, environ = machine.config.nccl.env, machine.environ
     meets = machine.rendezvous_host
     words = [f"{name}={environ[name]} (environment)" for name in sorted(environ) if name.startswith(nccl.PREFIXES)]
     made = nccl.configured_variables(keys, environ)
