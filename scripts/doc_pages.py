@@ -135,6 +135,11 @@ PROGRAMS = {
         "--model-ema-decay --model-ema-warmup --seed --log-interval --log-wandb --recovery-interval --checkpoint-hist "
         "--resume --output --experiment --eval-metric --tta",
     ),
+    "Ultralytics, yolo classify train": (
+        "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is `data=imagefolder "
+        "data.root=FOLDER` here.",
+        "epochs imgsz batch workers lr0 optimizer weight_decay warmup_epochs seed device pretrained",
+    ),
     "torchrun, torch.distributed, Lightning": (
         "The arguments of Lightning's `Trainer` are the keys of `trainer`: `Trainer(max_epochs=5)` is "
         "`trainer.max_epochs=5`. Callbacks and loggers: [your own code](configuration.md#your-own-code). "

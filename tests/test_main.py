@@ -72,9 +72,17 @@ def test_windows_gets_a_sentence(typed: list[str], code: int, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("trian", "did you mean imagenet_ddp.train?"), ("xyz", "lists the commands")]
+    ("typed", "meant"),
+    [("trian", "did you mean imagenet_ddp.train?"), ("training", "imagenet_ddp.train?"), ("xyz", "lists the commands")],
 )
 def test_a_misspelt_module_has_a_correction(typed: str, meant: str):
     done = subprocess.run([sys.executable, "-m", f"imagenet_ddp.{typed}", "seed=1"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"there is no command imagenet_ddp.{typed}. Hint: " in done.stderr and meant in done.stderr
+
+
+def test_a_pasted_comment_is_no_option(tmp_path: Path):
+    """zsh passes it on as words, unlike bash."""
+    line = [sys.executable, "-m", "imagenet_ddp.report", "gone", "#", "then", "open", "report.html"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "imagenet_ddp.report: 1 mistake, " in done.stderr

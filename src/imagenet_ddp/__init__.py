@@ -45,7 +45,9 @@ def _module_typed() -> str:
 def _require_module() -> None:
     """End with a sentence if no module has the name after -m, for which Python has no correction."""
     folder, name = Path(__file__).parent, (*_module_typed().split("."), "")[1]
-    if not name or any((folder / name).with_suffix(suffix).exists() for suffix in ("", ".py")):
+    if not name or (folder / f"{name}.py").exists() or (folder / name / "__main__.py").exists():
+        return
+    if (folder / name).is_dir() and _module_typed().count(".") > 1:  # one of its modules
         return
     from difflib import get_close_matches
 
@@ -61,8 +63,10 @@ def _begin_command() -> None:
 
     A stop signal ends it without a traceback until the command installs its own handlers (runs/signals.py). Standard
     streams that are closed (`>&-`) become /dev/null; the next opened files would otherwise take their numbers, and
-    receive what other libraries and child processes print.
+    receive what other libraries and child processes print. A comment, which zsh passes on as words, is left out.
     """
+    if "#" in sys.argv:
+        del sys.argv[sys.argv.index("#") :]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # else it is ignored
             signal.signal(number, lambda number, frame: os._exit(128 + number))

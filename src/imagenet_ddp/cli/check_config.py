@@ -42,7 +42,7 @@ from imagenet_ddp.system.text import first_sentence
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
     "prepare.name": tuple(
-        map(setting, ("prepare=imagenet", "prepare=pack", "prepare=import", "prepare=check", "prepare=relabel"))
+        map(setting, ("prepare=check", "prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet"))
     ),
 }
 

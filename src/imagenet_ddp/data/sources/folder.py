@@ -102,9 +102,9 @@ class ImageFolder(SourceType):
         return []
 
     def _wrong_root(self, data: DataConfig) -> list[Mistake]:
-        splits = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
-        either = f"FOLDER/<class>/*.jpg, or {splits}" if data.name == "imagefolder" else splits
-        fix = Fix(("data.root=FOLDER",), said=f"set data.root=FOLDER, with {either}")
+        splits = "train/<class>/*.jpg and val/<class>/*.jpg"
+        either = f"<class>/*.jpg, or with {splits}" if data.name == "imagefolder" else splits
+        fix = Fix(("data.root=FOLDER",), said=f"set data.root to the path of a folder with {either}")
         if not data.root:
             return [must_be("data.root", "the folder of the images", "null", fix)]
         if not (root := Path(data.root)).is_dir():

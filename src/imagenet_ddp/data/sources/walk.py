@@ -174,7 +174,8 @@ def validate_images(pattern: str) -> list[Mistake]:
 
 def _no_images(pattern: str, heic: Heic) -> Mistake:
     what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
-    fix = Fix(("images=FOLDER/*.jpg",), said=f"{heic.hint}set 'images=FOLDER/*.jpg'")
+    said = f"{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
+    fix = Fix(("images=FOLDER/*.jpg",), said=said)
     return Mistake(what, ("images",), (fix,))
 
 
