@@ -250,6 +250,8 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     Image.fromarray(np.full((40, 50), 40_000, np.uint16)).save(words[-1], format="PNG")
     result = subprocess.run(words, capture_output=True, text=True, timeout=300, env=clean_environ())
     assert result.returncode == 1 and "must have 8 bits per channel" in result.stderr and not result.stdout
+    done = subprocess.run([sys.executable, str(files / "classify.py")], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (1, "Type the path of a picture: python classify.py photo.jpg\n")
 
 
 @pytest.mark.slow

@@ -162,6 +162,8 @@ def test_the_matrix_is_in_alphabetical_order(tmp_path: Path, monkeypatch: pytest
     html = build("e", None, read(folder)).files["report.html"].decode()
     cells = re.findall(r'class="(?:right|wrong)".*?<title>(.*?)</title>', html)
     assert cells == ["eel → eel: 7 (100.0 %)", "Élan → Élan: 9 (100.0 %)", "Wolf → Wolf: 5 (100.0 %)"]
+    assert "None found: the net predicts the given label of each image." in html
+    assert "sorted by the probability" not in html and "#maps" not in html, "of no mistakes"
 
 
 def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

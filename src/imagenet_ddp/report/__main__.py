@@ -20,7 +20,7 @@ from imagenet_ddp.report import comparison, leaderboard
 from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.files import atomic_write, not_writable_reason
+from imagenet_ddp.system.files import atomic_write, describe_path, exists, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
 from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
@@ -83,9 +83,13 @@ def read(argv: Sequence[str]) -> Options:
             mistakes.append(Mistake(f"{word if removed(word) else key} was removed", (key,), hint=instead))
         elif equals and key in OPTIONS and value:
             typed[key] = value
-        else:
-            hint = "pass runs/<name>/<time> or a folder above it, out=FOLDER, maps=false, or csv_delimiter=semicolon"
+        elif equals and key != "checkpoint":
+            hint = "the options are out=FOLDER, maps=false, near_copies=FILE and csv_delimiter=semicolon"
             mistakes.append(Mistake(f"{word} is neither a folder nor an option", hint=hint))
+        else:
+            hint = "type a run folder, such as runs/NAME/TIME, or a folder above run folders"
+            what = f"must be a folder, but {'is a file' if exists(str(path)) else 'does not exist'}"
+            mistakes.append(Mistake(f"{describe_path(path)} {what}", hint=hint))
     if (maps := typed.get("maps", "false")) not in ("true", "false"):
         mistakes.append(must_be("maps", "true or false", maps, setting("maps=false")))
     if (delimiter := typed.get("csv_delimiter", "comma")) not in DELIMITERS:
