@@ -30,6 +30,7 @@ from PIL import Image
 
 from imagenet_ddp import demo
 from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.data import MOST_PIXELS
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.features import read_features
 from imagenet_ddp.data.decoding.decode import decode
@@ -55,7 +56,7 @@ PAGE = (ROOT / ".github/SECURITY.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_limits_of_the_code():
-    assert f"{MAX_PIXELS:,}" in PAGE and f"{demo.MAX_PIXELS:,}" in PAGE
+    assert all(f"{limit:,}" in PAGE for limit in (MAX_PIXELS, demo.MAX_PIXELS, MOST_PIXELS))
 
 
 def test_a_pt2_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

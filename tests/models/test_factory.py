@@ -1,4 +1,5 @@
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, require_batch, require_image_size
+from imagenet_ddp.models.factory import create_model, of_size, require_batch, require_image_size
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 # Nets that are made in different ways, with the side of their images in pixels.
@@ -20,6 +21,27 @@ def test_every_family_gives_logits_of_the_right_width(name: str):
         logits = net(torch.empty(2, 3, FAMILIES[name], FAMILIES[name]))
     assert isinstance(logits, torch.Tensor)  # not the logits among auxiliary ones
     assert logits.shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "args"),
+    [
+        ("torchvision", "resnet50", {"width_per_group": 4096}),
+        ("torchvision", "resnet50", {"width_per_group": 10**9}),
+        ("timm", "test_vit", {"embed_dim": 3072}),
+    ],
+)
+def test_a_file_of_a_stranger_has_the_weights_of_its_net(library: str, name: str, args: dict[str, Any]):
+    """Which takes as much memory as model.args say, 10 GB and 1.3 EB here, whatever the size of the file."""
+    plain, model = (ModelConfig(name=name, library=library, args=each) for each in ({}, args))
+    stored = create_model(plain, 3, image_size=160).state_dict()
+    with of_size(plain, stored, "best.ckpt"):
+        create_model(plain, 3, image_size=160)
+    refused = pytest.raises(
+        ConfigError, match=r"best\.ckpt must hold the weights of its net, but has [\d,]* values for"
+    )
+    with refused, of_size(model, stored, "best.ckpt"):
+        create_model(model, 3, image_size=160)
 
 
 def test_weights_load_without_the_versions_of_the_layers_formats():

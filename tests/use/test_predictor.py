@@ -5,7 +5,8 @@ import torch
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.transforms import IMAGENET_MEAN
+from imagenet_ddp.data.transforms import IMAGENET_MEAN, EvalTransform
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.use.predictor import Outputs, Predictor, Result, eval_transform
 
 
@@ -18,6 +19,13 @@ def test_typed_keys_change_the_validation_transform() -> None:
     typed = {**data, "image_size": 64, "val_mirror": False, "val_resize": None, "mean": None}
     found = eval_transform(to_config({"data": typed, "model": model}, CommonConfig)).as_dict()
     assert found == {**typed, "val_resize": 73, "mean": list(IMAGENET_MEAN)}
+
+
+@pytest.mark.parametrize(("size", "resize"), [(8192, 8192), (224, 10**6)])
+def test_a_file_of_a_stranger_has_images_that_fit_into_memory(size: int, resize: int) -> None:
+    data = {"image_size": size, "val_resize": resize}
+    with pytest.raises(ConfigError, match=rf"at most 4096 .* got image_size={size} val_resize={resize}"):
+        EvalTransform.of_stored(data)
 
 
 def test_an_output_that_is_not_finite_is_no_class() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, MOST_PIXELS, DataConfig
 from imagenet_ddp.config.section import to_config, to_plain
 from imagenet_ddp.data.check_data import validate_statistics
 from imagenet_ddp.data.decoding.decode import Picture, Pixels
@@ -169,9 +169,15 @@ class EvalTransform:
     val_mirror: bool
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for statistics that were stored or passed by a caller, which no command has validated."""
+        """Raise ConfigError for values that were stored or passed by a caller, which no command has validated."""
         if mistakes := validate_statistics(self.mean, self.std):
             raise ConfigError(mistakes)
+        if self.image_size > MOST_PIXELS or self.val_resize > 2 * MOST_PIXELS:
+            sizes = f"image_size={self.image_size} val_resize={self.val_resize}"
+            raise ConfigError(
+                f"image_size must be at most {MOST_PIXELS} and val_resize twice that, got {sizes}. "
+                "Hint: use another file, or smaller sizes."
+            )
 
     @classmethod
     def of(cls, data: DataConfig) -> "EvalTransform":

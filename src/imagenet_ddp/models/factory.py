@@ -2,12 +2,15 @@
 
 import copy
 import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.learning import ModelConfig
@@ -18,6 +21,38 @@ from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line
+
+
+@contextmanager
+def of_size(model: ModelConfig, weights: Mapping[str, Any], origin: str) -> Generator[None]:
+    """Raise ConfigError if a net of a library that is made within has far more parameters than these weights: a file of
+    a stranger says in model.args how large its net is. origin: the file, for the message."""
+    if model.target:  # the user's own code, which may use a part of what it makes
+        yield
+        return
+    stored = sum(each.numel() for each in weights.values() if isinstance(each, Tensor))
+    most, found = 2 * stored + 1_000_000, 0  # a layer may be made twice
+
+    error = ConfigError(
+        f"{origin} must hold the weights of its net, but has {stored:,} values for a net of more than {most:,}. "
+        "Hint: leave the model.* keys out, so that they have the values stored in the file."
+    )
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal found
+        found += 0 if parameter is None else parameter.numel()  # before anything is written into its memory
+        if found > most:
+            raise error
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (MemoryError, RuntimeError) as reason:
+        if isinstance(reason, RuntimeError) and "allocate" not in str(reason):
+            raise
+        raise error from reason
+    finally:
+        hook.remove()
 
 
 def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:

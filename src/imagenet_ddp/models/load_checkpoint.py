@@ -11,7 +11,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.choose_task import TASKS
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, of_size
 from imagenet_ddp.models.task import Task
 
 
@@ -33,7 +33,9 @@ def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> t
             f"load_from_checkpoint must get net=, because {path} has the weights of {model.target}. "
             f"Hint: pass net={model.target.rpartition('.')[2]}({len(classes)})."
         )
-    net = net or create_model(model, len(classes), image_size=contents["config"]["data"]["image_size"])
+    if net is None:
+        with of_size(model, stored["state_dict"], str(path)):
+            net = create_model(model, len(classes), image_size=contents["config"]["data"]["image_size"])
     task = TASKS[contents["config"]["data"].get("labels", "one")](len(classes))
     return net, classes, task, stored["state_dict"]
 

@@ -23,6 +23,7 @@ from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.calibration import log_sums
+from imagenet_ddp.models.factory import of_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
@@ -61,7 +62,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         raise ConfigError(Mistake(what, ("metrics",), (setting(others),)))
     if config.real_labels:
         real_labels = reassessed_labels(Path(config.real_labels), map(data.val_images.path, range(num_images)))
-    module = build.make_module(plan, classes, num_images)
+    with of_size(config.model, trained.weights, trained.origin):
+        module = build.make_module(plan, classes, num_images)
     load_weights(module.net, trained.weights, trained.origin)
     reference, no_reference = find_reference(config, trained, module.net, job.checkpoint)
     if reference is not None and plan.num_own_devices > 1:

@@ -25,7 +25,7 @@ from imagenet_ddp.launch.trained_model import TrainedModel
 from imagenet_ddp.mistakes import Mistake, without
 from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.class_activation import class_activation_maps
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, of_size
 from imagenet_ddp.models.head import compute_features, head_names, only_linear
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import load_weights
@@ -148,7 +148,8 @@ def eval_transform(config: Config) -> EvalTransform:
 
 def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
     """Return the trained net in evaluation mode, in fp32 on the CPU."""
-    net = create_model(config.model, len(trained.classes), 0, config.data.image_size)
+    with of_size(config.model, trained.weights, trained.origin):
+        net = create_model(config.model, len(trained.classes), 0, config.data.image_size)
     load_weights(net, trained.weights, trained.origin)
     return net.eval()
 

@@ -11,6 +11,7 @@ from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer,
 # config of timm's rand_augment_transform
 TIMM_POLICY = r"rand(-(m\d+|n[1-9]\d*|p(0?\.\d+|[01])|mstd\d+(\.\d+)?|mmax\d+|inc[01]|t(weights|3aw?)))+"
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
+MOST_PIXELS = 4096  # of a side, because a checkpoint of a stranger states it, and a net's memory grows with the square
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of each channel, of pixels in 0..1
 _CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
@@ -70,10 +71,15 @@ class DataConfig(Replaceable):
         float | None, number(above=0), Example("100"), "streamed: size limit of the cache in GiB; null: no limit."
     ] = None
     image_size: Annotated[
-        int, integer(8), Example("224 (a ResNet needs 32 or more)"), "Height and width of the model's input in pixels."
+        int,
+        integer(8, MOST_PIXELS),
+        Example("224 (a ResNet needs 32 or more)"),
+        "Height and width of the model's input in pixels.",
     ] = 224
     val_resize: Annotated[
-        int | None, "Validation: short side in pixels before the centre crop; null: image_size × 256/224."
+        int | None,
+        integer(1, 2 * MOST_PIXELS),
+        "Validation: short side in pixels before the centre crop; null: image_size × 256/224.",
     ] = None
     interpolation: Annotated[str, choice("bilinear", "bicubic"), "Interpolation of resized images."] = "bilinear"
     fit: Annotated[
@@ -135,11 +141,14 @@ class DataConfig(Replaceable):
     ] = 0.0
     mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed."] = 1.0
     train_size: Annotated[
-        int | None, integer(8), Example("176"), "Height and width of training images in pixels; null: image_size."
+        int | None,
+        integer(8, MOST_PIXELS),
+        Example("176"),
+        "Height and width of training images in pixels; null: image_size.",
     ] = None
     progressive_start: Annotated[
         int | None,
-        integer(8),
+        integer(8, MOST_PIXELS),
         Example("128"),
         "Height and width of training images in the first epochs; null: as later.",
     ] = None

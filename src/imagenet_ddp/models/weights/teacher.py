@@ -8,7 +8,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, of_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.models.weights.load import load_weights_into
@@ -52,7 +52,8 @@ def make_teacher(
         )
         way = setting(f"data.mean={shown(own[0])}", f"data.std={shown(own[1])}")
         raise ConfigError(Mistake(what, ("teacher.weights", "data.mean", "data.std"), (way,)))
-    net = create_model(model, num_classes, 0, data.image_size)
+    with of_size(model, weights.tensors, weights.origin):
+        net = create_model(model, num_classes, 0, data.image_size)
     sentence, head_fits = load_weights_into(net, weights, head_names(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(
