@@ -200,6 +200,8 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
     assert {kind: int(number) for number, kind in headings} == kinds and kinds["blurry"] == 3
     blamed = sum(bool({*row["issues"].split()} - {"grey"}) for row in poor)
     assert said(r"(\d+) images? (?:is|are) hard to recognise") == [blamed]
+    several = any(len({*row["issues"].split()} - {"grey"}) > 1 for row in poor)
+    assert ("; some are more than one of these." in text) == several
     assert said(r"what was measured of all (\d+) images") == [len(poor)]
     *splits, whole = said(r"images · (\d+) for training, (\d+) for validation (\d+)")
     assert sum(splits) == whole == total

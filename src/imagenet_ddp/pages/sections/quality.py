@@ -38,11 +38,15 @@ def quality(checked: Checked) -> Section | None:
             ]
             kinds.append({"name": issue.name, "number": number, "reason": issue.reason, "worst": worst})
     counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != "grey"]
-    blamed = [np.any([each[issue.name] for issue in ISSUES if issue.name != "grey"], axis=0) for each in poor.values()]
-    number = sum(int(each.sum()) for each in blamed)
+    faults = np.concatenate(
+        [np.sum([each[issue.name] for issue in ISSUES if issue.name != "grey"], axis=0) for each in poor.values()]
+    )
     finding = Finding("No image is blurry, dark, too small or of an odd shape.", Urgency.GOOD)
-    if number:
-        text = f"{count_noun(number, 'image')} {'is' if number == 1 else 'are'} hard to recognise: {', '.join(counts)}."
+    if number := int((faults > 0).sum()):
+        are, several = "is" if number == 1 else "are", ""
+        if number > 1 and faults.max() > 1:
+            several = "; some are more than one of these"
+        text = f"{count_noun(number, 'image')} {are} hard to recognise: {', '.join(counts)}{several}."
         finding = Finding(text, Urgency.LATER, "quality")
     context = {"kinds": kinds, "traits": traits, "file": FILE, "total": total}
     files = {FILE: _table(checked, rows, poor)}
