@@ -1,10 +1,9 @@
 """Turn plain containers into the typed objects of config/schema and back, and make what they name by _target_."""
 
-import dataclasses
 import functools
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -21,9 +20,31 @@ T = TypeVar("T", bound="Section")
 C = TypeVar("C", bound="OneOf")
 
 
+@typing.dataclass_transform(field_specifiers=(field,))
 class Section(Mapping[str, Any]):
-    """Base of the dataclasses of config/schema. An instance is also a read-only mapping of its fields, for the code
-    that spreads or flattens a group: {**config.data, "batch_size": 8}."""
+    """Base of the classes of config/schema, each of which is a dataclass without a decorator. An instance is also a
+    read-only mapping of its fields, for the code that spreads or flattens a group: {**config.data, "batch_size": 8}.
+
+    The methods here serve all classes: those that dataclasses would generate for each are most of the time that
+    importing the schema takes.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False, match_args=False)(cls)
+
+    def __init__(self, *in_order: Any, **values: Any):
+        declared = fields(self)
+        values |= {each.name: value for each, value in zip(declared, in_order, strict=False)}
+        if unknown := values.keys() - {each.name for each in declared}:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        for each in declared:
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            setattr(self, each.name, values.get(each.name, default))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)})"
 
     def __getitem__(self, key: str) -> Any:
         if key not in _groups(type(self)):
@@ -47,11 +68,9 @@ FREE_KEYS = (*(f"{group}.args." for group in WITH_ARGS), *(f"{group}." for group
 class Replaceable(Section):
     """A group whose _target_ may name a class of the user's own."""
 
-    _target_: str | None
-
     @property
     def target(self) -> str | None:
-        return self._target_
+        return self["_target_"]
 
 
 class OneOf(Replaceable):
@@ -62,7 +81,7 @@ class OneOf(Replaceable):
     layers of a config are laid over each other; to_config then keeps the keys of the class that was chosen.
     """
 
-    name: str
+    name: str = ""
     by_name: ClassVar[Mapping[str, type["OneOf"]]]
     own: ClassVar[type["OneOf"]]
     any_of: ClassVar[type["OneOf"]]
@@ -92,18 +111,17 @@ def hints(cls: type) -> dict[str, Any]:
 
 def one_of(base: type[C], own: type[C], *classes: type[C]) -> dict[str, type[C]]:
     """Record the classes of a group, and return name -> class. own: for one of the user's own."""
-    by_name = {each.name: each for each in classes}
-    keys: dict[str, tuple[str, Any, Any]] = {}
+    base.by_name, base.own = {each.name: each for each in classes}, own
+    content: dict[str, Any] = {"__module__": base.__module__, "__qualname__": f"{base.__name__}.any_of"}  # for pickle
+    types = content["__annotations__"] = dict[str, Any]()
     for each in (*classes, own):
-        for field in fields(cast(Any, each)):
-            made: Any = dataclasses.field  # its types do not admit MISSING for "none"
-            default = made(default=field.default, default_factory=field.default_factory)
-            keys.setdefault(field.name, (field.name, hints(each)[field.name], default))
-    new = [key for name, key in keys.items() if name not in _groups(base)]
-    any_of = cast(Any, dataclasses.make_dataclass("any_of", new, bases=(base,)))
-    any_of.__module__, any_of.__qualname__ = base.__module__, f"{base.__name__}.any_of"  # so that it can be pickled
-    base.by_name, base.own, base.any_of = by_name, own, any_of
-    return by_name
+        for key in fields(each):
+            if key.name not in (types.keys() | _groups(base).keys()):
+                types[key.name] = hints(each)[key.name]
+                made: Any = field  # its types do not admit MISSING for "none"
+                content[key.name] = made(default=key.default, default_factory=key.default_factory)
+    base.any_of = cast(Any, type(base.__name__, (base,), content))  # the name that messages of OmegaConf show
+    return base.by_name
 
 
 def with_all_keys(cls: type[T]) -> T:
@@ -125,7 +143,7 @@ def without_other_choices(values: Mapping[str, Any], cls: type[Section]) -> dict
 def _groups(cls: type[Section]) -> dict[str, type[Section] | None]:
     """Return field -> its class if it is a group, else None."""
     hints = typing.get_type_hints(cls)
-    kinds = {field.name: hints[field.name] for field in fields(cast(Any, cls))}
+    kinds = {field.name: hints[field.name] for field in fields(cls)}
     return {
         name: kind if isinstance(kind, type) and issubclass(kind, Section) else None for name, kind in kinds.items()
     }
@@ -137,14 +155,12 @@ def to_config(values: Mapping[str, Any], cls: type[T]) -> T:
     default."""
     if issubclass(cls, OneOf):
         cls = cls.chosen(values)
-    groups = _groups(cls).items()
-    return cls(
-        **{
-            name: values[name] if group is None else to_config(values[name], group)
-            for name, group in groups
-            if name in values
-        }
-    )
+    kept: dict[str, Any] = {
+        name: values[name] if group is None else to_config(values[name], group)
+        for name, group in _groups(cls).items()
+        if name in values
+    }
+    return cls(**kept)
 
 
 def typed_config(config: DictConfig, cls: type[T], *, partial: bool = False) -> T:

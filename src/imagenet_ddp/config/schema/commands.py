@@ -1,7 +1,7 @@
 """Declare the configuration of each command: groups of this package, and the keys of the command itself."""
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from hydra.core.config_store import ConfigStore
@@ -49,7 +49,6 @@ METRICS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@dataclass
 class CommonConfig(Section):
     """Keys that all commands share."""
 
@@ -89,7 +88,6 @@ class CommonConfig(Section):
     )
 
 
-@dataclass
 class RunConfig(CommonConfig):
     """Keys of train, doctor, tune and submit."""
 
@@ -107,14 +105,12 @@ class RunConfig(CommonConfig):
     ] = None
 
 
-@dataclass
 class TrainedConfig(CommonConfig):
     """Keys of the commands that read a trained net."""
 
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
 
 
-@dataclass
 class EvaluateConfig(TrainedConfig):
     predictions: Annotated[str, choice("csv", "none"), "Write predictions.csv, a row per image."] = "csv"
     metrics: Annotated[
@@ -131,7 +127,6 @@ class EvaluateConfig(TrainedConfig):
     ] = None
 
 
-@dataclass
 class FeaturesConfig(TrainedConfig):
     out: Annotated[
         str | None,
@@ -141,7 +136,6 @@ class FeaturesConfig(TrainedConfig):
     ] = None
 
 
-@dataclass
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; null: standard output."] = None
@@ -159,14 +153,12 @@ class PredictConfig(TrainedConfig):
     ] = None
 
 
-@dataclass
 class DemoConfig(TrainedConfig):
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT.replace(",", ", exported file,", 1)] = None
     host: Annotated[str, "Address to listen on; 0.0.0.0: the whole network can open the page."] = "127.0.0.1"
     port: Annotated[int, integer(1, 65535), "Port to listen on."] = 7860
 
 
-@dataclass
 class ExportConfig(TrainedConfig):
     format: Annotated[
         str | None,
@@ -204,7 +196,6 @@ class ExportConfig(TrainedConfig):
     overwrite: Annotated[bool, "Replace an existing file and the model card of an earlier export."] = False
 
 
-@dataclass
 class TuneOptions(Section):
     num_trials: Annotated[int, integer(1), "Trials, including pruned and failed ones."] = 20
     num_at_once: Annotated[int, integer(1), "Concurrent trials, each with its share of GPUs and CPU cores."] = 1
@@ -221,13 +212,11 @@ class TuneOptions(Section):
     max_failures: Annotated[int, integer(1), "Consecutive failed trials that end the study."] = 3
 
 
-@dataclass
 class TuneConfig(RunConfig):
     tune: TuneOptions = field(default_factory=TuneOptions)
     search: Annotated[dict[str, Any], "Keys to search (docs/tuning.md)."] = field(default_factory=dict[str, Any])
 
 
-@dataclass
 class SubmitOptions(Section):
     """Options of sbatch other than nodes and GPUs, which follow from trainer.num_nodes and trainer.devices. null: the
     value in scripts/train.sbatch."""
@@ -250,12 +239,10 @@ class SubmitOptions(Section):
     now: Annotated[bool, "Run the sbatch command; false: only show it."] = False
 
 
-@dataclass
 class SubmitConfig(RunConfig):
     submit: SubmitOptions = field(default_factory=SubmitOptions)
 
 
-@dataclass
 class PrepareOptions(Section):
     name: Annotated[
         str,
@@ -275,7 +262,6 @@ class PrepareOptions(Section):
     shard_mib: Annotated[int, integer(1), "pack, import: approximate size of one file in MiB."] = 64
 
 
-@dataclass
 class PrepareConfig(CommonConfig):
     name: Annotated[str, _FOLDER_NAME, Example("my_run"), "check: the report is in runs/<name>/check_<time>."] = (
         "${data.name}"
@@ -299,7 +285,6 @@ class PrepareConfig(CommonConfig):
 BENCHMARKS = ("loader", "train", "step", "profile")
 
 
-@dataclass
 class BenchmarkOptions(Section):
     name: Annotated[str, choice(*BENCHMARKS), "What to measure."] = MISSING
     num_images: Annotated[int, integer(8), "loader, train: number of training images to read."] = 500
@@ -315,7 +300,6 @@ class BenchmarkOptions(Section):
     quality: Annotated[int, integer(1, 100), "loader: JPEG quality of the packed images."] = 90
 
 
-@dataclass
 class BenchmarkConfig(CommonConfig):
     benchmark: BenchmarkOptions = field(default_factory=BenchmarkOptions)
 

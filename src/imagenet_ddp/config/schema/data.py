@@ -1,6 +1,6 @@
 """Declare the keys of data."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from omegaconf import MISSING
@@ -23,7 +23,6 @@ _EPOCHS = kind(
 )
 
 
-@dataclass
 class DataConfig(Replaceable):
     name: Annotated[
         str,

@@ -1,6 +1,6 @@
 """Declare the keys of strategy, cluster, nccl and sweep."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from omegaconf import DictConfig
@@ -9,7 +9,6 @@ from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, number
 
 
-@dataclass
 class StrategyConfig(Section):
     name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp with several devices."] = "auto"
     process_group_backend: Annotated[
@@ -37,7 +36,6 @@ class StrategyConfig(Section):
     ] = None
 
 
-@dataclass
 class ClusterConfig(Section):
     name: Annotated[
         str,
@@ -60,7 +58,6 @@ class ClusterConfig(Section):
     num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the idle cores."] = "auto"
 
 
-@dataclass
 class NcclConfig(Section):
     """Environment variables of NCCL, Gloo and libfabric under their own names, see docs/nccl.md."""
 
@@ -73,7 +70,6 @@ class NcclConfig(Section):
     )
 
 
-@dataclass
 class SweepConfig(Section):
     job: Annotated[
         Any,

@@ -1,14 +1,13 @@
 """Declare the keys of model, compile, teacher and averaging."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from imagenet_ddp.config.section import Replaceable, Section
 from imagenet_ddp.config.validators import Example, choice, integer, number
 
 
-@dataclass
 class ModelConfig(Replaceable):
     name: Annotated[str, "Classifier of torchvision.models or timm."] = "resnet18"
     library: Annotated[str, choice("torchvision", "timm"), "Library of the model; timm needs the extra timm."] = (
@@ -49,7 +48,6 @@ class ModelConfig(Replaceable):
     activation_checkpointing: Annotated[bool, "timm: recompute the inside of each block, to save memory."] = False
 
 
-@dataclass
 class ModuleConfig(Replaceable):
     """Keys of the LightningModule that trains the net."""
 
@@ -61,14 +59,12 @@ class ModuleConfig(Replaceable):
     args: Annotated[dict[str, Any], "Further arguments of your own class."] = field(default_factory=dict[str, Any])
 
 
-@dataclass
 class CompileConfig(Section):
     """Keys of torch.compile, which compiles only the net, for full batches. Smaller batches run eagerly."""
 
     name: Annotated[str, choice("off", "default", "reduce-overhead", "max-autotune"), "Mode of torch.compile."] = "off"
 
 
-@dataclass
 class TeacherConfig(Section):
     """Keys of distillation, in which the loss pulls the net's probabilities towards those of a trained net."""
 
@@ -81,7 +77,6 @@ class TeacherConfig(Section):
     temperature: Annotated[float, number(above=0), "Divisor of both networks' logits before the softmax."] = 1.0
 
 
-@dataclass
 class AveragingConfig(Section):
     """Keys of the running average of the weights. If enabled, the average is validated, stored in best.ckpt, and used
     afterwards."""

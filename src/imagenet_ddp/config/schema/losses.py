@@ -1,7 +1,7 @@
 """Declare the losses: the keys of loss.*, and the loss of each image that they describe. Imports torch only when one is
 computed. A further one is a class here, named in LOSSES."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from imagenet_ddp.config.section import OneOf, one_of
@@ -19,7 +19,6 @@ _WEIGHTS = kind(
 )
 
 
-@dataclass
 class LossConfig(OneOf):
     """The keys that each loss has."""
 
@@ -27,14 +26,12 @@ class LossConfig(OneOf):
     _target_: Annotated[str | None, Example("torch.nn.MultiMarginLoss"), "Class of your own loss."] = None
 
 
-@dataclass
 class OwnLossConfig(LossConfig):
     """One of the user's own."""
 
     args: Annotated[dict[str, Any], "Arguments of your own loss."] = field(default_factory=dict[str, Any])
 
 
-@dataclass
 class NamedLoss(LossConfig):
     label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Label smoothing."] = 0.0
     class_weights: Annotated[
@@ -65,7 +62,6 @@ class NamedLoss(LossConfig):
         return target * (1 - self.label_smoothing) + self.label_smoothing / num_classes
 
 
-@dataclass
 class CrossEntropy(NamedLoss):
     name: str = "cross_entropy"
 
@@ -79,7 +75,6 @@ class CrossEntropy(NamedLoss):
         return cross_entropy(logits, target, weights, label_smoothing=self.label_smoothing, reduction=reduction)
 
 
-@dataclass
 class Bce(NamedLoss):
     """Binary cross entropy, the mean over the classes; weights multiply the positive terms."""
 
@@ -99,7 +94,6 @@ class Bce(NamedLoss):
         return binary_cross_entropy_with_logits(logits, shares, reduction="none", pos_weight=weights).mean(1)
 
 
-@dataclass
 class Focal(NamedLoss):
     name: str = "focal"
     focal_gamma: Annotated[float, number(0), "exponent that lowers the weight of easy images."] = 2.0

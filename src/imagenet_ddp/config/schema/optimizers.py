@@ -2,7 +2,7 @@
 when one is made. A further one is a class here, named in OPTIMIZERS, and a file in conf/optim/ with values to start
 from."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from imagenet_ddp.config.section import OneOf, make, one_of
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-@dataclass
 class OptimConfig(OneOf):
     """The keys that each optimizer has.
 
@@ -76,7 +75,6 @@ class OptimConfig(OneOf):
         return self.lr
 
 
-@dataclass
 class OwnOptimizer(OptimConfig):
     """One of the user's own."""
 
@@ -84,7 +82,6 @@ class OwnOptimizer(OptimConfig):
         return make("optim._target_", str(self.target), self.args, params=groups, lr=lr)
 
 
-@dataclass
 class _Named(OptimConfig):
     """One of torch.optim, under the name of its class, or of timm.optim, under its own name."""
 
@@ -107,7 +104,6 @@ class _Named(OptimConfig):
         return create_optimizer_v2(groups, opt=self.name, **arguments)
 
 
-@dataclass
 class _Momentum(_Named):
     momentum: Annotated[float, number(0, below=1), "factor of the previous update in each update."] = 0.9
 
@@ -115,7 +111,6 @@ class _Momentum(_Named):
         return super().arguments() | {"momentum": self.momentum}
 
 
-@dataclass
 class _Betas(_Named):
     betas: Annotated[
         list[float] | None,
@@ -128,7 +123,6 @@ class _Betas(_Named):
         return super().arguments() | ({"betas": tuple(self.betas)} if self.betas else {})
 
 
-@dataclass
 class _Eps(_Named):
     eps: Annotated[
         float | None,
@@ -141,7 +135,6 @@ class _Eps(_Named):
         return super().arguments() | ({} if self.eps is None else {"eps": self.eps})
 
 
-@dataclass
 class _ByWeights(_Named):
     package = "timm"
     scales_by_weights = True
@@ -152,7 +145,6 @@ class _ByWeights(_Named):
         return super().settings(decays=decays, is_vector=is_vector) | own
 
 
-@dataclass
 class SGD(_Momentum):
     name: str = "sgd"
     nesterov: Annotated[bool, "Nesterov momentum."] = False
@@ -163,19 +155,16 @@ class SGD(_Momentum):
         return super().arguments() | {"nesterov": self.nesterov}
 
 
-@dataclass
 class AdamW(_Betas, _Eps):
     name: str = "adamw"
     is_fused = True
 
 
-@dataclass
 class Adam(_Betas, _Eps):
     name: str = "adam"
     is_fused = True
 
 
-@dataclass
 class NAdam(_Betas, _Eps):
     name: str = "nadam"
 
@@ -183,63 +172,52 @@ class NAdam(_Betas, _Eps):
         return super().arguments() | {"decoupled_weight_decay": True}  # from the gradient, as in AdamW
 
 
-@dataclass
 class RMSprop(_Momentum, _Eps):
     name: str = "rmsprop"
 
 
-@dataclass
 class Adafactor(_Named):
     name: str = "adafactor"
 
 
-@dataclass
 class AdaBelief(_Betas, _Eps):
     name: str = "adabelief"
     package = "timm"
 
 
-@dataclass
 class Adan(_Betas, _Eps):
     name: str = "adan"
     package = "timm"
 
 
-@dataclass
 class Adopt(_Betas, _Eps):
     name: str = "adopt"
     package = "timm"
 
 
-@dataclass
 class Lamb(_ByWeights, _Betas, _Eps):
     name: str = "lamb"
 
 
-@dataclass
 class Lars(_ByWeights, _Momentum):
     name: str = "lars"
 
 
-@dataclass
 class Lion(_Betas):
     name: str = "lion"
     package = "timm"
 
 
-@dataclass
 class Madgrad(_Eps):
     name: str = "madgrad"
     package = "timm"
 
 
-@dataclass
 class Mars(_Betas, _Eps):
     name: str = "mars"
     package = "timm"
 
 
-@dataclass
 class Muon(_Momentum, _Betas, _Eps):
     """Muon for the matrices of hidden layers, AdamW for the rest (Jordan 2024, kellerjordan.github.io/posts/muon)."""
 
@@ -261,7 +239,6 @@ class Muon(_Momentum, _Betas, _Eps):
         return self.lr_adamw if settings.get("use_fallback") else self.lr
 
 
-@dataclass
 class NAdamW(_Betas, _Eps):
     name: str = "nadamw"
     package = "timm"

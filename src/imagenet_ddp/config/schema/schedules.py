@@ -3,7 +3,7 @@ class here, named in SCHEDULES."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Self
 
 from imagenet_ddp.config.section import OneOf, make, one_of
@@ -17,7 +17,6 @@ ROUNDING = 1e-9  # epochs; more than the rounding errors of steps that are conve
 ONE_CYCLE_START = 1 / 25  # share of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
 
 
-@dataclass
 class ScheduleConfig(OneOf):
     """The keys that each schedule has.
 
@@ -43,7 +42,6 @@ class ScheduleConfig(OneOf):
         raise NotImplementedError
 
 
-@dataclass
 class Warmed(ScheduleConfig):
     """One that begins with a warm-up."""
 
@@ -59,7 +57,6 @@ class Warmed(ScheduleConfig):
         return self.warmup_start + (1 - self.warmup_start) * share * (self.warmup == "linear")
 
 
-@dataclass
 class OwnSchedule(Warmed):
     """One of the user's own."""
 
@@ -82,12 +79,10 @@ class OwnSchedule(Warmed):
         return own
 
 
-@dataclass
 class _Gamma(ScheduleConfig):
     gamma: Annotated[float, number(above=0), "factor of each drop."] = 0.1
 
 
-@dataclass
 class _Falling(ScheduleConfig):
     final_fraction: Annotated[float, number(0, 1), "last learning rate as a share of lr."] = 0.0
 
@@ -100,7 +95,6 @@ class _Falling(ScheduleConfig):
         return self.final_fraction + (1 - self.final_fraction) * share
 
 
-@dataclass
 class Constant(Warmed):
     name: str = "constant"
 
@@ -108,7 +102,6 @@ class Constant(Warmed):
         return lambda epochs: 1.0
 
 
-@dataclass
 class Step(_Gamma, Warmed):
     name: str = "step"
     step_epochs: Annotated[int, integer(1), "epochs between two drops of the rate."] = 30
@@ -118,7 +111,6 @@ class Step(_Gamma, Warmed):
         return lambda epochs: self.gamma ** (int(epochs + warmup_epochs + ROUNDING) // self.step_epochs)
 
 
-@dataclass
 class MultiStep(_Gamma, Warmed):
     name: str = "multistep"
     milestones: Annotated[
@@ -140,7 +132,6 @@ class MultiStep(_Gamma, Warmed):
         return lambda epochs: self.gamma ** sum(epochs + warmup_epochs >= each - ROUNDING for each in self.milestones)
 
 
-@dataclass
 class Exponential(_Gamma, Warmed):
     name: str = "exponential"
     gamma: Annotated[float, number(above=0), "factor of each epoch."] = 0.1
@@ -149,7 +140,6 @@ class Exponential(_Gamma, Warmed):
         return lambda epochs: self.gamma**epochs
 
 
-@dataclass
 class Linear(_Falling, Warmed):
     name: str = "linear"
 
@@ -157,7 +147,6 @@ class Linear(_Falling, Warmed):
         return lambda epochs: self.fall(1 - epochs / length)
 
 
-@dataclass
 class Poly(_Falling, Warmed):
     name: str = "poly"
     power: Annotated[float, number(above=0), "exponent of the decay."] = 1.0
@@ -166,7 +155,6 @@ class Poly(_Falling, Warmed):
         return lambda epochs: self.fall((1 - epochs / length) ** self.power)
 
 
-@dataclass
 class Cosine(_Falling, Warmed):
     name: str = "cosine"
     cycle_epochs: Annotated[
@@ -186,7 +174,6 @@ class Cosine(_Falling, Warmed):
         return lambda epochs: self.fall(_half_cosine(share(epochs)))
 
 
-@dataclass
 class OneCycle(_Falling):
     """Its own rise replaces the warm-up."""
 
@@ -204,7 +191,6 @@ class OneCycle(_Falling):
         return factor
 
 
-@dataclass
 class Wsd(_Falling, Warmed):
     """Warm-up, stable, decay."""
 

@@ -5,7 +5,7 @@ A test compares both with the signature of Lightning's Trainer, and the defaults
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, cast
 
@@ -73,7 +73,6 @@ def num_devices(devices: Any) -> int | None:
 
 
 # num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.
-@dataclass
 class TrainerConfig(Section):
     accelerator: Annotated[str, choice("auto", "cpu", "gpu", "cuda", "mps"), "Kind of device."] = "auto"
     devices: Annotated[
