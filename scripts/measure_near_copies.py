@@ -82,7 +82,7 @@ def main() -> None:
     data = ["data=imagefolder", f"data.root={photos}", "data.train_dir=.", "data.val_fraction=0.2"]
     subprocess.run([sys.executable, "-m", "imagenet_ddp.features", *options, *data, f"out={file}"], check=True)
     features = read_features(file)
-    source = open_source(DataConfig(name="imagefolder", root=str(photos), train_dir=".", val_fraction=0.2), 0)
+    source = open_source(DataConfig.of(name="imagefolder", root=str(photos), train_dir=".", val_fraction=0.2), 0)
     assert source.train is not None and source.val is not None
     images = {"train": source.train, "val": source.val}
     kind_of = np.array([int(Path(path).stem.rpartition("~")[2]) if "~" in Path(path).stem else -1

@@ -13,7 +13,7 @@ Tree = Callable[..., Path]
 
 
 def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
-    return DataConfig(name=name, **typed)
+    return DataConfig.of(name=name, **typed)
 
 
 def validate(data: DataConfig, verb: str = "train") -> list[str]:
@@ -105,8 +105,11 @@ def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"std": [58.395, 57.12, 57.375]}, "data.std must be three numbers"),
         ({"std": [0.2, 0, 0.2]}, "data.std must be three numbers"),
         ({"sampling": "balanced", "repeats": 3}, "got 3. Hint: set data.repeats=1, or data.sampling="),
-        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or data."),
-        ({"val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
+        (
+            {"name": "packed", "sampling": "balanced", "shuffle_window_shards": 16},
+            "Hint: set data.shuffle_window_shards=0, or data.",
+        ),
+        ({"name": "table", "val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
     ],
 )

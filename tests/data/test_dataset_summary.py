@@ -15,7 +15,7 @@ WNIDS = ["n01440764", "n01443537", "n01484850"]
 
 
 def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfig:
-    return DataConfig(name=name, root=str(root) if root else None, **more)
+    return DataConfig.of(name=name, root=str(root) if root else None, **more)
 
 
 def look(root: Path | None, name: str = "imagefolder", **more: Any) -> DatasetSummary:

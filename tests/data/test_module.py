@@ -25,7 +25,7 @@ FEW: dict[str, Any] = {"name": "imagefolder", "image_size": 16, "batch_size": 4,
 
 
 def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = False, **more: Any) -> ImageDataModule:
-    keys = DataConfig(root=str(tree), **FEW | more)
+    keys = DataConfig.of(root=str(tree), **FEW | more)
     data = ImageDataModule(open_source(keys, 0), keys, 5, channels_last)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
         world_size=world_size,

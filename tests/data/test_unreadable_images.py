@@ -18,7 +18,7 @@ from imagenet_ddp.errors import RunError
 
 
 def skipping(limit: float) -> DataConfig:
-    return DataConfig(name="imagefolder", root="pets", on_bad_image="skip", bad_image_limit=limit)
+    return DataConfig.of(name="imagefolder", root="pets", on_bad_image="skip", bad_image_limit=limit)
 
 
 def bad(*numbers: int) -> list[Bad]:

@@ -49,7 +49,7 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
     """Another seed would choose other images, most of which were trained on."""
 
     def said(**changed: Any) -> list[Mistake]:
-        before = DataConfig(name="imagefolder", root="x", val_fraction=0.2, val_fold=1)
+        before = DataConfig.of(name="imagefolder", root="x", val_fraction=0.2, val_fold=1)
         seed = changed.pop("seed", 0)
         return _other_split(before, replace(before, **changed), (0, seed), Path("last.ckpt"))
 

@@ -90,8 +90,8 @@ def started(source: Path, out: Path, *options: str) -> Command:
 def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
     table = write_table(tmp_path / "t.csv", photos, absolute=True, weight=lambda path: 1 + int(path.stem) / 4)
     assert packs(table, tmp_path / "out", "data=table") == 0
-    found = open_source(DataConfig(name="packed", root=str(tmp_path / "out")), 0).train
-    expected = open_source(DataConfig(name="table", root=str(table)), 0).train
+    found = open_source(DataConfig.of(name="packed", root=str(tmp_path / "out")), 0).train
+    expected = open_source(DataConfig.of(name="table", root=str(table)), 0).train
     assert found is not None and expected is not None
     for images in (found, pickle.loads(pickle.dumps(found))):
         assert images.weights is not None and expected.weights is not None

@@ -23,6 +23,7 @@ from imagenet_ddp.config.schema.commands import (
     PrepareConfig,
     PrepareOptions,
 )
+from imagenet_ddp.config.schema.data import ImageFolderData, PackedData
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
@@ -98,8 +99,7 @@ def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -
     """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
     tree = work / "files"
     link_images(config, options.num_images, tree)
-    data = replace(config.data, name="imagefolder", root=str(tree), train_dir="train", val_dir="val")
-    data = replace(data, val_fraction=None, args={})
+    data = config.data.at(tree, ImageFolderData)
     config = replace(config, data=data)
     files: Any = open_source(data, config.seed).train
     num_bytes = sum(path.stat().st_size for path in tree.glob("train/*/*"))
@@ -113,7 +113,7 @@ def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -
         with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
             if pack.run(plan):
                 raise SystemExit(1)
-        packed: Any = open_source(replace(data, name="packed", root=str(out)), config.seed).train
+        packed: Any = open_source(data.at(out, PackedData), config.seed).train
         num_bytes = sum(path.stat().st_size for path in out.glob("train*.bin"))
         variants.append(Variant(f"packed at {options.short_side}, {title}", packed, num_bytes / 2**20))
     return variants

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.train_log import find_log
+from imagenet_ddp.config.schema.data import FilesData
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.cross_validation import Estimate, estimate, why_no_estimate
 from imagenet_ddp.curation.features import Features, read_features
@@ -222,6 +223,6 @@ def _groups(data: ImageDataModule, index: np.ndarray, features: np.ndarray) -> n
     images, first = data.train_images, dict[bytes, int]()
     pairs = [(at, first.setdefault(vector.tobytes(), at)) for at, vector in zip(index.tolist(), features, strict=True)]
     together = np.array(pairs, np.int64)
-    if isinstance(images, FileImages):
+    if isinstance(images, FileImages) and isinstance(data.options, FilesData):
         together = np.concatenate([together, read_groups(data.options.groups, images, whole=False)])
     return first_of_each(len(images), together)[index]

@@ -93,6 +93,11 @@ class OneOf(Replaceable):
         return cast(Any, cls.own if values.get("_target_") else cls.by_name.get(name, cls.any_of))
 
     @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return the object of the class for these values. Raises TypeError if it does not have one of the keys."""
+        return cls.chosen(values)(**values)
+
+    @classmethod
     def readers(cls, key: str) -> tuple[tuple[str, ...], str]:
         """Return (the names of the classes that have a key, as words: "a, b or c", "any but d"); () if all have it, or
         only `own` has it."""
@@ -130,7 +135,7 @@ def with_all_keys(cls: type[T]) -> T:
 
 
 def without_other_choices(values: Mapping[str, Any], cls: type[Section]) -> dict[str, Any]:
-    """Return the values without the keys of the optimizers, schedules and losses that are not chosen."""
+    """Return the values without the keys of the sources, optimizers, schedules and losses that are not chosen."""
     kept = dict(values)
     for name, group in _groups(cls).items():
         if group and issubclass(group, OneOf) and is_mapping(values.get(name)):

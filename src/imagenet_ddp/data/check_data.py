@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from imagenet_ddp.config.schema.commands import USE_MODEL
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig, FilesData, FolderData, PackedData
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.base import Scan
-from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, scan, source_type
+from imagenet_ddp.data.sources.registry import SOURCES, name_of, scan, source_type
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
@@ -49,10 +49,11 @@ def look(
 def validate(data: DataConfig, *, partial: bool = False) -> list[Mistake]:
     """Return every mistake in the options. The values may have any type. partial: check each key by itself, but no
     combinations, because a checkpoint provides the other keys."""
-    found = validate_group("data", data) + validate_statistics(data.mean, data.std)
+    found = validate_group("data", {key: data[key] for key in data if key != "name"})
+    found += validate_statistics(data.mean, data.std)
     if not data.target and data.name not in SOURCES:
         name = name_of(str(data.name)) or next(iter(get_close_matches(str(data.name), SOURCES, 1)), "imagefolder")
-        more = " data.root=FOLDER" if name in OF_FOLDERS and not data.root else ""
+        more = " data.root=FOLDER" if issubclass(DataConfig.by_name[name], FolderData) and not data.root else ""
         more = " data.root=FILE.csv" if name == "table" and not data.root else more
         fix = Fix((f"data={name}", *more.split()))
         return found + expect("data.name", data.name, choice(*SOURCES), fix)
@@ -107,16 +108,17 @@ def _sizes(data: DataConfig) -> list[Mistake]:
 def _order(data: DataConfig) -> list[Mistake]:
     """Check the options that choose which images are used, and in which order. Values of another type are reported
     elsewhere."""
+    window = data.shuffle_window_shards if isinstance(data, PackedData) else 0
     found = [
         Mistake(
             f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {value}",
             (f"data.{key}", "data.sampling"),
             (setting(f"data.{key}={off}"), setting("data.sampling=shuffled")),
         )
-        for key, value, off in (("repeats", data.repeats, 1), ("shuffle_window_shards", data.shuffle_window_shards, 0))
+        for key, value, off in (("repeats", data.repeats, 1), ("shuffle_window_shards", window, 0))
         if data.sampling == "balanced" and integer(off + 1).accepts(value)
     ]
-    fraction, fold = data.val_fraction, data.val_fold
+    fraction, fold = data.share, data.val_fold if isinstance(data, FilesData) else 0
     if fraction and integer(1).accepts(fold) and number(above=0, below=1).accepts(fraction):
         allowed = integer(0, max(round(1 / fraction), 1) - 1)
         found += expect("data.val_fold", fold, allowed, setting("data.val_fold=0"))

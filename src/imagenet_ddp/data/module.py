@@ -83,12 +83,12 @@ class ImageDataModule(L.LightningDataModule):
         **options: Any,
     ) -> "ImageDataModule":
         """Open the data described by the options of the `data` config group. Options that are left out have the
-        defaults of DataConfig.
+        defaults of the source's class in config/schema/data.py.
 
         name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all
         mistakes.
         """
-        data = DataConfig(name=name, root=None if root is None else str(root), **options)
+        data = DataConfig.of(name=name, root=None if root is None else str(root), **options)
         data = replace(data, **implied(data))
         mistakes, found = inspect(data, seed)
         if mistakes:

@@ -17,10 +17,10 @@ from imagenet_ddp.cli.overrides import (
     typed_value,
 )
 from imagenet_ddp.config.schema.commands import TrainedConfig
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, FilesData, FolderData
 from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.data.sources.layout import find_layout
-from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
+from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats.registry import graph_format
 from imagenet_ddp.launch.job import TYPED_ONLY, T, checked
@@ -138,7 +138,9 @@ def _checked(
 def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[Mistake]:
     """Return a mistake for each key that would split the images of the training run in another way. Images that it was
     trained on would then be counted as validation images. seeds: before and now."""
-    if before.val_fraction is None or now.val_fraction is None or _source(before) != _source(now):
+    if not (isinstance(before, FilesData) and isinstance(now, FilesData)) or _source(before) != _source(now):
+        return []
+    if before.val_fraction is None or now.val_fraction is None:
         return []
     pairs = {
         "seed": seeds,
@@ -159,8 +161,8 @@ def folder_of(data: DataConfig, *, is_train: bool) -> Path | None:
     data.root."""
     if data.root is None:
         return None
-    if data.name not in OF_FOLDERS or data.target:
-        return (Path(data.root) / (data.train_dir if is_train else data.val_dir)).resolve()
+    if not isinstance(data, FolderData):
+        return (Path(data.root) / ("train" if is_train else "val")).resolve()
     layout = find_layout(data, need_train=is_train)
     return (layout.train if is_train else layout.val).resolve()
 

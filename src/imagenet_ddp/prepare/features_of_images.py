@@ -103,7 +103,7 @@ def near_copy_problems(checked: Checked, plan: Plan, out: Path) -> list[str]:
     if checked.features is None or checked.near_copies is None:
         return []
     remedy = f"keep one image of each group in {NEAR_COPIES}, and remove the others"
-    if plan.config.data.val_fraction is not None:
+    if plan.config.data.share is not None:
         words = [word for word in plan.argv if not word.startswith(_OWN)]
         line = shell_line("train", [*words, quoted(f"data.groups={out / NEAR_COPIES}")])
         remedy = f"to keep each group on one side, run `{line}`"

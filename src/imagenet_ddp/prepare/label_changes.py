@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copymode
 from typing import NamedTuple
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.data.sources.base import one_form
 from imagenet_ddp.data.sources.cells import CsvText, find_columns, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -173,7 +173,7 @@ class TableLabels(Labels):
 
     kind = "a table"
 
-    def __init__(self, data: DataConfig):
+    def __init__(self, data: TableData):
         self._file = Path(str(data.root)).resolve()  # a link to the table stays a link
         self.base = Path(data.images_dir) if data.images_dir else Path(str(data.root)).parent
         self._columns = {purpose: str(data.args.get(purpose) or purpose) for purpose in NEEDED}

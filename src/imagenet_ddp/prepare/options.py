@@ -11,11 +11,10 @@ from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.cells import PARQUET
-from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.prepare.archives.scan import look
@@ -52,7 +51,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     else:
         more, scan = check_data.inspect(config.data, config.seed)
         mistakes += more
-        inside, root = config.data.name in OF_FOLDERS and not config.data.target, config.data.root
+        inside, root = isinstance(config.data, FolderData), config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
             # the new folder would be one of the classes
             fix = setting("out=FOLDER", aim="to another folder")
@@ -76,7 +75,7 @@ def _validate_archive_dir(value: str | None) -> list[Mistake]:
 
 def can_relabel(data: DataConfig) -> bool:
     """Return whether prepare=relabel can change the labels of this kind of data."""
-    return not data.target and data.name in (*OF_FOLDERS, "table") and data.labels == "one"
+    return isinstance(data, FolderData | TableData) and data.labels == "one"
 
 
 def _validate_relabel(config: PrepareConfig) -> list[Mistake]:

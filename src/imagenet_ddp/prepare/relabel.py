@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
@@ -40,7 +41,7 @@ def run(plan: Plan) -> int:
     """Apply the decisions, or undo it. Return exit code 0. Raises ConfigError before anything is touched, RunError if
     the disk fails."""
     data, file = plan.config.data, Path(str(plan.config.decisions))
-    labels = TableLabels(data) if data.name == "table" else FolderLabels(Path(str(data.root)))
+    labels = TableLabels(data) if isinstance(data, TableData) else FolderLabels(Path(str(data.root)))
     record_file = file.with_name(f"{file.stem}.undo.json")
     with disk_errors_as_run_error(Path(str(data.root))):
         record = _read(record_file, labels.kind)

@@ -69,7 +69,7 @@ def choose(source: Source, data: DataConfig, contents: Mapping[str, Any], origin
     if not contents:
         return ""
     keys, images = ImageKeys.stored_in(contents), source.val
-    if data.val_fraction is not None:
+    if data.share is not None:
         return _only_held_out(source, keys, contents, origin)
     if keys is None or not isinstance(images, FileImages):
         return ""

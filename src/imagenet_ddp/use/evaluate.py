@@ -91,7 +91,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         log.say(note)
     if not trained.has_names:
         log.say(f"Its {count_noun(num_classes, 'class')} are assumed to be those of the data, sorted by name.")
-    folder, fraction, own = folder_of(config.data, is_train=False), config.data.val_fraction, trained.contents
+    folder, fraction, own = folder_of(config.data, is_train=False), config.data.share, trained.contents
     trained_on = folder_of(to_config(own["config"]["data"], DataConfig), is_train=True) if own else None
     if folder and fraction is None and folder == trained_on:
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")

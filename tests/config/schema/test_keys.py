@@ -11,6 +11,7 @@ from omegaconf import MISSING, OmegaConf
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared, of_class, validate_group
 from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OptimConfig
@@ -18,6 +19,7 @@ from imagenet_ddp.config.schema.schedules import ScheduleConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, TrainerConfig
 from imagenet_ddp.config.section import WITH_ARGS, OneOf, to_config, to_plain
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.data.sources.registry import SOURCES
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
 
@@ -79,7 +81,7 @@ def test_what_lightning_takes_is_accepted(key: str, accepted: list[Any], refused
         assert f", got {shown(value)}. Hint: set trainer.{key}=" in text or key == "benchmark"
 
 
-@pytest.mark.parametrize("group", [OptimConfig, ScheduleConfig, LossConfig])
+@pytest.mark.parametrize("group", [DataConfig, OptimConfig, ScheduleConfig, LossConfig])
 def test_a_choice_keeps_its_own_keys(group: type[OneOf]):
     everything = to_plain(group.any_of())
     for name, cls in group.by_name.items():
@@ -91,6 +93,21 @@ def test_a_choice_keeps_its_own_keys(group: type[OneOf]):
             assert key == "name" or (kinds[0].words == kinds[1].words and value == everything[key]), (name, key)
     assert type(to_config({**everything, "_target_": "mine.Own"}, group)) is group.own
     assert type(to_config({"name": "gone"}, group)) is group.any_of
+
+
+def test_code_cannot_set_a_key_that_the_choice_does_not_have():
+    assert DataConfig.of(name="stl10", fold=1)["fold"] == 1
+    with pytest.raises(TypeError, match="ImageFolderData has no fold"):
+        DataConfig.of(name="imagefolder", fold=1)
+
+
+def test_the_sources_with_keys_are_those_that_are_read():
+    assert list(DataConfig.by_name) == list(SOURCES)
+
+
+def test_the_name_of_ones_own_source_is_free():
+    assert not validate_group("data", {"name": "arrays", "_target_": "mine.Own"})
+    assert len(validate_group("data", {"name": "arrays"})) == 1
 
 
 def test_values_are_shown_as_they_are_typed():

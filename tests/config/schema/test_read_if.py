@@ -18,12 +18,13 @@ from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.schema.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.section import OneOf, typed_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.mistakes import Mistake, setting, without
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.tune import options as tune_options
 
 # What makes the condition of a key false, where the defaults do not.
 FALSE = {
+    "data.val_fold": ["data.name=imagefolder"], "data.groups": ["data.name=imagefolder"],
     "data.crop_scale": ["data.augment=none"], "data.flip": ["data.augment=none"],
     "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
@@ -137,6 +138,16 @@ def test_a_typed_key_that_another_choice_has_is_refused(path: str):
         assert (fix.options, fix.without) == ((f"+{group}.args.{option.partition('.')[2]}",), (path,))
     # from a recipe or a checkpoint, it is no mistake
     assert not refused("train", [f"{group}._target_=mine.Own"])
+
+
+def test_a_key_of_another_source_is_refused_by_each_command_that_opens_images():
+    for verb in ("evaluate", "features", "prepare"):
+        [mistake] = mistakes(verb, ["data=imagefolder", "data.fold=1"])
+        assert mistake.fixes == (setting("data=stl10"), without("data.fold"))[::-1]
+    [mistake] = mistakes("evaluate", ["data.shuffle_window_shards=1"])
+    assert "only training reads" in mistake.what
+    [mistake] = mistakes("train", ["data=arrays", "data.fold=1"])  # whose class accepts no such argument, either
+    assert mistake.fixes == (without("data.fold"),)
 
 
 @pytest.mark.parametrize(

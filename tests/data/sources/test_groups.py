@@ -87,7 +87,8 @@ def test_folders_and_tables_are_split_by_group(name: str, images: FileImages, tm
         rows = [f"{images.path(n)},{images.targets[n]}\n" for n in range(number)]
         root.write_text("path,label\n" + "".join(rows))
     groups = table(tmp_path, "path,group\n" + "".join(f"{images.path(n)},{n // 15}\n" for n in range(number)))
-    data = DataConfig(name=name, root=str(root), train_dir=".", val_fraction=0.5, groups=groups)
+    below = {"train_dir": "."} if name == "imagefolder" else {}
+    data = DataConfig.of(name=name, root=str(root), val_fraction=0.5, groups=groups, **below)
     source = open_source(data, 0)
     assert source.val is not None and source.train is not None
     assert (len(source.val), len(source.train)) == (30, 30)

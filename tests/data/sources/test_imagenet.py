@@ -66,5 +66,5 @@ def test_imagenets_folders_get_names_people_read(tmp_path: Path):
     assert list(labels.values()) == ResNet18_Weights.DEFAULT.meta["categories"]
     for split in ("train", "val"):
         write_images(tmp_path / split, {"n01440764": 1, "n99999999": 1})
-    source = open_source(DataConfig(name="imagenet", root=str(tmp_path)), 0)
+    source = open_source(DataConfig.of(name="imagenet", root=str(tmp_path)), 0)
     assert (source.classes, source.labels) == (["n01440764", "n99999999"], ["tench", "n99999999"])

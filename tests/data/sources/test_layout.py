@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout
@@ -26,8 +26,8 @@ def make(*splits: str, classes: tuple[str, ...] = ("cat", "dog")) -> None:
         (Path(folder) / "1.jpg").touch()
 
 
-def options(root: str, typed: dict[str, Any]) -> DataConfig:
-    return to_config({"name": "imagefolder", "root": root, **typed}, DataConfig)
+def options(root: str, typed: dict[str, Any]) -> FolderData:
+    return to_config({"name": "imagefolder", "root": root, **typed}, FolderData)
 
 
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:

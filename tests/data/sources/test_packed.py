@@ -38,7 +38,7 @@ def packed(tree: Path, out: Path, *options: str) -> Path:
 
 
 def keys(root: Path, name: str = "packed", **more: Any) -> DataConfig:
-    return DataConfig(name=name, root=str(root), **more)
+    return DataConfig.of(name=name, root=str(root), **more)
 
 
 def train_of(source: Source) -> PackedImages:

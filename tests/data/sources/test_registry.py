@@ -20,7 +20,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfig:
-    return DataConfig(name=name, root=None if root is None else str(root), **more)
+    return DataConfig.of(name=name, root=None if root is None else str(root), **more)
 
 
 def test_no_image_at_all_is_said(tmp_path: Path):
@@ -42,7 +42,7 @@ def test_a_target_gives_a_source_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert open_source(data, 0).classes == ["nowhere", "4"]
     assert open_source(replace(data, root="/here"), 0).classes == ["/here", "4"]
     with pytest.raises(
-        ConfigError, match=r"own_data\.keys must return a Source, or a pair of torch Datasets, got DataConfig"
+        ConfigError, match=r"own_data\.keys must return a Source, or a pair of torch Datasets, got ImageFolderData"
     ):
         open_source(replace(data, _target_="own_data.keys", args={"root": None}), 0)
 

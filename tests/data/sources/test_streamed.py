@@ -97,7 +97,7 @@ def bucket(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def keys(server: str, cache: Path, root: str = "s3://bucket/pack", **more: Any) -> DataConfig:
     args = {"endpoint_url": server} if root.startswith("s3") else {}
     usual = {"args": args, "shuffle_window_shards": 2}
-    return DataConfig(name="streamed", root=root, cache_dir=str(cache), **usual | more)
+    return DataConfig.of(name="streamed", root=root, cache_dir=str(cache), **usual | more)
 
 
 def opened(data: DataConfig, name: str = "train") -> StreamedImages:
@@ -119,7 +119,7 @@ def same(one: Source, other: Source) -> bool:
 
 
 def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, tmp_path: Path):
-    packed = open_source(DataConfig(name="packed", root=str(folder)), 0)
+    packed = open_source(DataConfig.of(name="packed", root=str(folder)), 0)
     streamed = open_source(keys(server, tmp_path), 0)
     assert isinstance(streamed.train, StreamedImages)
     assert cached(streamed.train) == [], "nothing is fetched before it is needed"

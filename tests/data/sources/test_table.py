@@ -12,7 +12,7 @@ import torch
 from conftest import SMALL, Run, write_images
 from helpers.image_table import write_table
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, TableData
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -23,8 +23,8 @@ from imagenet_ddp.errors import ConfigError
 GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"
 
 
-def keys(root: Path | str | None, **typed: Any) -> DataConfig:
-    return DataConfig(name="table", root=None if root is None else str(root), **typed)
+def keys(root: Path | str | None, **typed: Any) -> TableData:
+    return TableData(root=None if root is None else str(root), **typed)
 
 
 def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list[str]:
@@ -293,7 +293,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
 
 def opened(root: Path, name: str = "table", **more: Any) -> Source:
     """The source, whose images need not exist."""
-    found = scan(DataConfig(name=name, root=str(root), **more), 3)
+    found = scan(DataConfig.of(name=name, root=str(root), **more), 3)
     assert found.open is not None
     return found.open()
 

@@ -1,11 +1,13 @@
-"""Declare the keys of data."""
+"""Declare the keys of data: those that each source of images has, and those of one source. data/sources/ reads them. A
+further source is a class here, named at the end, and a row of SOURCES in registry.py there."""
 
 from dataclasses import field
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.section import Replaceable
+from imagenet_ddp.config.section import OneOf, one_of
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
 
 # config of timm's rand_augment_transform
@@ -22,12 +24,13 @@ _EPOCHS = kind(
     lambda value: list_of(integer(0), "", 2).accepts(value) and value[0] < value[1],
 )
 
+D = TypeVar("D", bound="DataConfig")
 
-class DataConfig(Replaceable):
-    name: Annotated[
-        str,
-        "Source: shapes, imagefolder, imagenet, table, arrays, stl10, packed or streamed.",
-    ] = MISSING
+
+class DataConfig(OneOf):
+    """The keys that each source has."""
+
+    name: Annotated[str, "Source: shapes, imagefolder, imagenet, table, arrays, stl10, packed or streamed."] = MISSING
     _target_: Annotated[str | None, "Class of your own source."] = None
     args: Annotated[
         dict[str, Any], "Arguments of _target_; streamed: arguments of the file system; table: names of the columns."
@@ -37,38 +40,11 @@ class DataConfig(Replaceable):
         "Folder of the images: train/<class>/ and val/<class>/, or as train_dir and val_dir say; table, arrays: path "
         "of the file; null: the source's default.",
     ] = None
-    images_dir: Annotated[
-        str | None, Example("FOLDER"), "table: folder to which its paths are relative; null: the table's own folder."
-    ] = None
     labels: Annotated[
         str,
         choice("one", "several"),
         "Labels of an image; several: any number (multi-label), in a table between ; or | in one cell.",
     ] = "one"
-    train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
-    val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
-    val_fraction: Annotated[
-        float | None,
-        number(above=0, below=1),
-        Example("0.1"),
-        "Share of each class kept for validation.",
-    ] = None
-    val_fold: Annotated[int, integer(0), "Which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
-    groups: Annotated[
-        str | None,
-        Example("FILE.csv"),
-        "Table with path and group: the share of val_fraction has all images of a group or none.",
-    ] = None
-    fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
-    download: Annotated[bool, "stl10: download the archive if it is missing."] = True
-    verify: Annotated[bool, "packed, streamed: verify the checksum of each image."] = False
-    shuffle_window_shards: Annotated[
-        int, integer(0), "packed, streamed: shards whose images are shuffled together; 0: all."
-    ] = 0
-    cache_dir: Annotated[str | None, "streamed: folder of cached shards; null: $XDG_CACHE_HOME/imagenet_ddp."] = None
-    cache_gib: Annotated[
-        float | None, number(above=0), Example("100"), "streamed: size limit of the cache in GiB; null: no limit."
-    ] = None
     image_size: Annotated[
         int,
         integer(8, MOST_PIXELS),
@@ -196,3 +172,86 @@ class DataConfig(Replaceable):
     pin_memory: Annotated[
         Any, AUTO | FLAG, "Load batches into page-locked memory; auto: if there is a CUDA device."
     ] = "auto"
+
+    @property
+    def share(self) -> float | None:
+        """Return which share of the training images is kept for validation; None: there are images for it."""
+        return None
+
+    def at(self, root: Path, source: type[D]) -> D:
+        """Return the options for images of another source. The keys that all sources have keep their values."""
+        values: dict[str, Any] = {key: self[key] for key in DataConfig()}
+        values |= {"name": source.name, "root": str(root), "_target_": None, "args": {}}
+        return source(**values)
+
+
+class OwnData(DataConfig):
+    """One of the user's own."""
+
+
+class ShapesData(DataConfig):
+    name: str = "shapes"
+
+
+class FilesData(DataConfig):
+    """Files, of which a share can be kept for validation."""
+
+    val_fraction: Annotated[
+        float | None,
+        number(above=0, below=1),
+        Example("0.1"),
+        "share of each class kept for validation.",
+    ] = None
+    val_fold: Annotated[int, integer(0), "which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
+    groups: Annotated[
+        str | None,
+        Example("FILE.csv"),
+        "table with path and group: the share of val_fraction has all images of a group or none.",
+    ] = None
+
+    @property
+    def share(self) -> float | None:
+        return self.val_fraction
+
+
+class FolderData(FilesData):
+    train_dir: Annotated[str, "folder of training images, below root or absolute."] = "train"
+    val_dir: Annotated[str, "folder of validation images, below root or absolute."] = "val"
+
+
+class ImageFolderData(FolderData):
+    name: str = "imagefolder"
+
+
+class ImageNetData(FolderData):
+    name: str = "imagenet"
+
+
+class TableData(FilesData):
+    name: str = "table"
+    images_dir: Annotated[
+        str | None, Example("FOLDER"), "folder to which its paths are relative; null: the table's own folder."
+    ] = None
+
+
+class Stl10Data(DataConfig):
+    name: str = "stl10"
+    fold: Annotated[int | None, integer(0, 9), "official fold of 1,000 training images; null: all 5,000."] = None
+    download: Annotated[bool, "download the archive if it is missing."] = True
+
+
+class PackedData(DataConfig):
+    name: str = "packed"
+    verify: Annotated[bool, "verify the checksum of each image."] = False
+    shuffle_window_shards: Annotated[int, integer(0), "shards whose images are shuffled together; 0: all."] = 0
+
+
+class StreamedData(PackedData):
+    name: str = "streamed"
+    cache_dir: Annotated[str | None, "folder of cached shards; null: $XDG_CACHE_HOME/imagenet_ddp."] = None
+    cache_gib: Annotated[
+        float | None, number(above=0), Example("100"), "size limit of the cache in GiB; null: no limit."
+    ] = None
+
+
+one_of(DataConfig, OwnData, ShapesData, ImageFolderData, ImageNetData, TableData, Stl10Data, PackedData, StreamedData)

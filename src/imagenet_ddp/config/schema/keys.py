@@ -65,7 +65,8 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
     found: list[Mistake] = []
     for path, key in declared(command).items():
         parent, _, name = path.rpartition(".")
-        if parent == group and name in values and key.allowed is not None:
+        is_own = name == "name" and values.get("_target_")  # its name is free
+        if parent == group and name in values and key.allowed is not None and not is_own:
             near = key.allowed.nearest(values[name])
             fixes = [setting(f"{path}={near}") if near else key.fix]
             if name == "name" and (own := declared(command).get(f"{group}._target_")):

@@ -1,8 +1,8 @@
 """Declare which keys are read only while other keys have certain values, and report a typed key that nothing reads.
 
-Keys of an optimizer, schedule or loss that is not chosen need no condition here: the class of the chosen one does not
-have them. Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command line
-replaces. null and none mean that the key is not set.
+Keys of a source, optimizer, schedule or loss that is not chosen need no condition here: the class of the chosen one
+does not have them. Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command
+line replaces. null and none mean that the key is not set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,13 +77,7 @@ _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | 
 _PACK = _one_of("prepare.name", "pack", "import")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    **_of("data", "train_dir val_dir", _one_of("data.name", "imagefolder", "imagenet")),
-    **_of("data", "images_dir", _one_of("data.name", "table")),
-    **_of("data", "val_fraction", _one_of("data.name", "imagefolder", "imagenet", "table")),
     **_of("data", "val_fold groups", _set("data.val_fraction", "0.2")),
-    **_of("data", "fold download", _one_of("data.name", "stl10")),
-    **_of("data", "verify shuffle_window_shards", _one_of("data.name", "packed", "streamed")),
-    **_of("data", "cache_dir cache_gib", _one_of("data.name", "streamed")),
     **_of("data", "val_resize", _one_of("data.fit", "crop")),
     **_of("data", "crop_scale", _one_of("data.augment", "crop")),
     **_of("data", "pad", _one_of("data.augment", "pad_crop")),
@@ -137,13 +131,14 @@ OF_TRAINING = (
                       "check_val_every_n_epoch num_sanity_val_steps accumulate_grad_batches gradient_clip_val "
                       "gradient_clip_algorithm detect_anomaly reload_dataloaders_every_n_epochs batch_finder"),
 )  # fmt: skip
+_OF_TRAINING = tuple(f"{path}." for path in OF_TRAINING)
 
 
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
     """Return a mistake for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
-    values = leaves(config)
+    values, found = leaves(config), list[Mistake]()
     if "checkpoint" in declared:
-        found = [
+        found += [
             Mistake(
                 f"{option} has no effect, because only training reads {path}",
                 (path,),
@@ -154,8 +149,8 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             for option in typed
             if _touches(option, path) and not option.endswith("=null")
         ]
-    else:
-        found = _of_other_choices(typed, config, declared)
+        declared = {path: key for path, key in declared.items() if not f"{path}.".startswith(_OF_TRAINING)}
+    found += _of_other_choices(typed, config, declared)
     for path, conditions in CONDITIONS.items():
         if (
             path not in declared
@@ -193,7 +188,8 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
             option, value = path, "VALUE"
         own = f"{group}._target_"
         if chosen.target:
-            fixes = (Fix((f"+{group}.args.{name}={value}",), (path,)),)
+            is_ours = chosen.target.startswith("imagenet_ddp.")
+            fixes = (without(option) if is_ours else Fix((f"+{group}.args.{name}={value}",), (path,)),)
             why = f"{own}={chosen.target} gets its arguments from {group}.args"
         else:
             needed = _set(own, declared[own].example)

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -178,12 +178,9 @@ class Pending(NamedTuple):
     num_classes: int | None = None
 
 
-# Keys of data that change what is found. The decoder is not among them: each process chooses the same.
-_KEYS = (
-    "name", "target", "args", "labels", "root", "images_dir", "train_dir", "val_dir", "val_fraction", "val_fold",
-    "groups", "fold", "download", "verify", "shuffle_window_shards", "cache_dir", "cache_gib", "exif_orientation",
-    "white_level",
-)  # fmt: skip
+# Keys of all sources that change what is found. The decoder is not among them: each process chooses the same.
+_KEYS = ("name", "_target_", "args", "labels", "root", "exif_orientation", "white_level")
+D = TypeVar("D", bound=DataConfig)
 
 
 @dataclass(frozen=True)
@@ -205,11 +202,12 @@ class Scan:
 
     def fits(self, data: DataConfig, seed: int, verb: str) -> bool:
         """Return whether another look would find the same."""
-        same = all(getattr(self.data, key) == getattr(data, key) for key in _KEYS)
+        keys = [key for key in data if key in _KEYS or key not in DataConfig()]
+        same = type(self.data) is type(data) and all(self.data[key] == data[key] for key in keys)
         return same and (self.seed, self.verb) == (seed, verb)
 
 
-class SourceType:
+class SourceType(Generic[D]):
     """One value of data.name: how it is recognised, what a look at it finds, and how it is opened.
 
     verb: train, or evaluate, for which only the validation images are needed.
@@ -221,12 +219,12 @@ class SourceType:
         """options_for: registry.options_for, by which a source says what a folder is that is not of its kind."""
         self.options_for = options_for
 
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: D, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Look at the names, sizes or the table that data.root holds, once. whole: False to find only the mistakes, for
         which one image of each class is enough."""
         raise NotImplementedError
 
-    def implied(self, data: DataConfig) -> dict[str, Any]:
+    def implied(self, data: D) -> dict[str, Any]:
         """Return the data.* keys, with their values, that follow from what is found in data.root. They are set before
         the checks, in every command that trains."""
         return {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
@@ -51,8 +51,8 @@ class Listed:
         return [name for name, count in zip(self.classes, counts, strict=True) if count]
 
 
-class ImageFolder(SourceType):
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+class ImageFolder(SourceType[FolderData]):
+    def scan(self, data: FolderData, seed: int, verb: str, *, whole: bool = True) -> Scan:
         need_train, is_share = verb != "evaluate", data.val_fraction is not None
         if mistakes := self._wrong_root(data):
             return Scan(data, seed, verb, mistakes)
@@ -74,7 +74,7 @@ class ImageFolder(SourceType):
             found += _overlap(layout, train.names, val.names, data) or _foreign_classes(train.classes, val.filled)
         return Scan(data, seed, verb, found, partial(_open, data, seed, layout, train, val))
 
-    def implied(self, data: DataConfig) -> dict[str, Any]:
+    def implied(self, data: FolderData) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""
         if not data.root or (data.name, data.train_dir, data.val_dir) != ("imagefolder", "train", "val"):
             return {}
@@ -88,7 +88,7 @@ class ImageFolder(SourceType):
             return ["data=imagenet", f"data.root={Path(root) / KAGGLE}"]
         if not folder.is_dir():
             return []
-        layout, classes = find_layout(DataConfig(root=str(folder))), class_folders(folder)
+        layout, classes = find_layout(FolderData(root=str(folder))), class_folders(folder)
         if layout.train.is_dir():
             more = [] if layout.val.is_dir() else ["data.val_fraction=0.1"]
             return [f"data={_by_names(layout.train, otherwise)}", f"data.root={root}", *more]
@@ -101,7 +101,7 @@ class ImageFolder(SourceType):
             return [f"data={name}", f"data.root={root}", *options]
         return []
 
-    def _wrong_root(self, data: DataConfig) -> list[Mistake]:
+    def _wrong_root(self, data: FolderData) -> list[Mistake]:
         splits = "train/<class>/*.jpg and val/<class>/*.jpg"
         either = f"<class>/*.jpg, or with {splits}" if data.name == "imagefolder" else splits
         fix = Fix(("data.root=FOLDER",), said=f"set data.root to the path of a folder with {either}")
@@ -119,7 +119,7 @@ class ImageFolder(SourceType):
         return []
 
     def _list(
-        self, folder: Path, key: str, data: DataConfig, need_train: bool, whole: bool, known: Sequence[str] = ()
+        self, folder: Path, key: str, data: FolderData, need_train: bool, whole: bool, known: Sequence[str] = ()
     ) -> tuple[Listed | None, list[Mistake]]:
         """Return (the images of a split, its mistakes). known: the class folders of the training images."""
         is_train, where = key == "data.train_dir", describe_path(folder)
@@ -145,7 +145,7 @@ class ImageFolder(SourceType):
             return listed, [Mistake(what, ("data.root",), hint=f"{heic.hint}add images")]
         return listed, []
 
-    def _no_folder(self, folder: Path, key: str, data: DataConfig, need_train: bool, known: Sequence[str]) -> Mistake:
+    def _no_folder(self, folder: Path, key: str, data: FolderData, need_train: bool, known: Sequence[str]) -> Mistake:
         """Return the mistake of a split whose folder does not exist."""
         is_train, root, is_share = key == "data.train_dir", str(data.root), data.val_fraction is not None
         options = _without_typed(self.options_for(root, data.name), data)
@@ -162,7 +162,7 @@ class ImageFolder(SourceType):
         )
 
 
-def _open(data: DataConfig, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
+def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
     notes = [layout.note] if layout.note else []
     if data.val_fraction is not None and train is not None:
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
@@ -179,7 +179,7 @@ def _open(data: DataConfig, seed: int, layout: Layout, train: Listed | None, val
 
 
 def _no_classes(
-    folder: Path, key: str, classes: Sequence[str], data: DataConfig, need_train: bool, known: Sequence[str]
+    folder: Path, key: str, classes: Sequence[str], data: FolderData, need_train: bool, known: Sequence[str]
 ) -> Mistake | None:
     """Return a mistake if the sub-folders are not the classes: there are none, they are splits, or the classes are one
     level below."""
@@ -188,7 +188,7 @@ def _no_classes(
         return _unsorted(folder, key)
     named = [name for name in classes if is_split(name)]
     if len(named) > 1 and splits_in(folder):
-        inside = find_layout(DataConfig(root=str(folder)))
+        inside = find_layout(FolderData(root=str(folder)))
         options = [*_without_typed([f"data.root={folder}"], data), f"data.train_dir={inside.train.name}"]
         options += [f"data.val_dir={inside.val.name}"] if inside.val.is_dir() else ["data.val_fraction=0.1"]
         options += ["data.val_fraction=null"] if inside.val.is_dir() and data.val_fraction is not None else []
@@ -218,7 +218,7 @@ def _unsorted(folder: Path, key: str) -> Mistake:
 
 
 def _overlap(
-    layout: Layout, train_classes: Sequence[str], val_classes: Sequence[str], data: DataConfig
+    layout: Layout, train_classes: Sequence[str], val_classes: Sequence[str], data: FolderData
 ) -> list[Mistake]:
     """Return a mistake if the folders of train and val, or two of their class folders, are the same, also by links, or
     if one is inside the other."""
@@ -250,7 +250,7 @@ def _foreign_classes(train: list[str], val: list[str]) -> list[Mistake]:
     return [Mistake(what, ("data.root",), hint="rename those folders as in train, or remove them")]
 
 
-def _without_typed(options: list[str], data: DataConfig) -> list[str]:
+def _without_typed(options: list[str], data: FolderData) -> list[str]:
     return [option for option in options if option not in (f"data={data.name}", f"data.root={data.root}")]
 
 

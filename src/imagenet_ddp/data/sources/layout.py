@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.data.sources.walk import class_folders
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
@@ -23,7 +23,7 @@ class Layout:
     note: str = ""
 
 
-def find_layout(data: DataConfig, *, need_train: bool = True) -> Layout:
+def find_layout(data: FolderData, *, need_train: bool = True) -> Layout:
     """Return the folders of the splits of data.root, which must be set. need_train: False for an evaluation.
 
     - A folder that is missing under its default name, train or val, may have another usual name, in any case. test/

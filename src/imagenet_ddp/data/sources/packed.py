@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import PackedData
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Names, Scan, Source, SourceType
@@ -215,8 +215,8 @@ class PackedImages(Images):
         return UnreadableImage(self.path(index), reason)
 
 
-class Packed(SourceType):
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+class Packed(SourceType[PackedData]):
+    def scan(self, data: PackedData, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Compare the sizes of files, but not their bytes."""
         if not data.root:
             way = Fix(("data.root=FOLDER",), said=f"set data.root=FOLDER, which `{PACK}` makes")
@@ -232,7 +232,7 @@ class Packed(SourceType):
             )
         return Scan(data, seed, verb, found, partial(source_of, manifest, data, verb, partial(PackedImages, folder)))
 
-    def implied(self, data: DataConfig) -> dict[str, Any]:
+    def implied(self, data: PackedData) -> dict[str, Any]:
         """If the images were turned by their EXIF data when they were packed, say so, because a checkpoint's
         photographs are turned as those of its training were."""
         is_turned = False
@@ -244,7 +244,7 @@ class Packed(SourceType):
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
 
 
-def source_of(manifest: Manifest, data: DataConfig, verb: str, make: Callable[..., PackedImages]) -> Source:
+def source_of(manifest: Manifest, data: PackedData, verb: str, make: Callable[..., PackedImages]) -> Source:
     """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
     `folder`."""
     options = {"reading": Reading(data.decoder), "verify": data.verify, "window": data.shuffle_window_shards}

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from imagenet_ddp.config.schema.data import DataConfig
     from imagenet_ddp.data.sources.base import Scan, Source, SourceType
 
-# data.name -> module and class. A module is imported when it is needed, so that --help does not wait for it.
+# data.name -> module and class, of which schema/data.py has the keys. A module is imported when it is needed, so that
+# --help does not wait for it.
 SOURCES = {
     "shapes": "shapes.Shapes",
     "imagefolder": "folder.ImageFolder",
@@ -26,10 +27,9 @@ SOURCES = {
     "packed": "packed.Packed",
     "streamed": "streamed.Streamed",
 }
-OF_FOLDERS = ("imagefolder", "imagenet")
 
 
-def source_type(name: str) -> "SourceType":
+def source_type(name: str) -> "SourceType[Any]":
     module, _, cls = SOURCES[name].rpartition(".")
     return getattr(import_module(f"imagenet_ddp.data.sources.{module}"), cls)(options_for)
 
@@ -87,7 +87,7 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "S
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
             hint = "set a larger data.val_fraction"
-            if data.val_fraction is None:
+            if data.share is None:
                 hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
     owner = f"data._target_={data.target}" if data.target else f"data={data.name}"

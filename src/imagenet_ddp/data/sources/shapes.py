@@ -9,15 +9,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Pending, Scan, Source
+from imagenet_ddp.config.schema.data import ImageFolderData, ShapesData
+from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import cache_dir
@@ -35,10 +34,10 @@ NUM_PER_CLASS = {"train": 240, "val": 50}
 VERSION = 2  # part of the cache folder's name, so increase it whenever an image changes
 
 
-class Shapes(ImageFolder):
+class Shapes(SourceType[ShapesData]):
     default_root = "the cache folder"
 
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: ShapesData, seed: int, verb: str, *, whole: bool = True) -> Scan:
         mistakes = list[str]()
         if data.root:
             mistakes.append(
@@ -47,11 +46,8 @@ class Shapes(ImageFolder):
             )
         return Scan(data, seed, verb, mistakes, partial(self._open, data, seed, verb), _pending(seed))
 
-    def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
-        return []
-
-    def _open(self, data: DataConfig, seed: int, verb: str) -> Source:
-        found = super().scan(replace(data, root=str(ensure(seed))), seed, verb)
+    def _open(self, data: ShapesData, seed: int, verb: str) -> Source:
+        found = ImageFolder(self.options_for).scan(data.at(ensure(seed), ImageFolderData), seed, verb)
         assert found.open is not None
         return found.open()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import Stl10Data
 from imagenet_ddp.data.sources.base import Images, Pending, Scan, Source, SourceType
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
@@ -49,10 +49,10 @@ OFFICIAL = Archive(
 )
 
 
-class Stl10(SourceType):
+class Stl10(SourceType[Stl10Data]):
     default_root = "data"
 
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: Stl10Data, seed: int, verb: str, *, whole: bool = True) -> Scan:
         mistakes, open_images = validate(_root(data), data.download), partial(_open, data, verb)
         return Scan(data, seed, verb, mistakes, open_images, _pending(_root(data)))
 
@@ -61,7 +61,7 @@ class Stl10(SourceType):
         return ["data=stl10", f"data.root={root}"] if is_there else []
 
 
-def _open(data: DataConfig, verb: str) -> Source:
+def _open(data: Stl10Data, verb: str) -> Source:
     folder = prepare(_root(data), data.download)
     train = None if verb == "evaluate" else Stl10Images(folder, "train", data.fold)
     return Source(class_names(folder), train, Stl10Images(folder, "test", None))
@@ -74,7 +74,7 @@ def _pending(root: Path) -> Pending | None:
     return Pending(f"STL-10 will be {what} into {root / FOLDER}", 10)
 
 
-def _root(data: DataConfig) -> Path:
+def _root(data: Stl10Data) -> Path:
     return Path(data.root or "data")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import StreamedData
 from imagenet_ddp.data.decoding.errors import LoadError
 from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
@@ -202,8 +202,8 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
             return
 
 
-class Streamed(SourceType):
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+class Streamed(SourceType[StreamedData]):
+    def scan(self, data: StreamedData, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Look at the form of the address. No server is contacted."""
         pending = Pending(f"the index will be fetched from {data.root}")
         return Scan(data, seed, verb, _wrong_address(data), partial(_open, data, verb), pending)
@@ -213,7 +213,7 @@ class Streamed(SourceType):
         return ["data=streamed", f"data.root={root}"] if is_address else []
 
 
-def _wrong_address(data: DataConfig) -> list[str]:
+def _wrong_address(data: StreamedData) -> list[str]:
     root, example = str(data.root), "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
     scheme, colon, _ = root.partition("://")
     if not colon:
@@ -235,7 +235,7 @@ def _wrong_address(data: DataConfig) -> list[str]:
     return []
 
 
-def _open(data: DataConfig, verb: str) -> Source:
+def _open(data: StreamedData, verb: str) -> Source:
     """Fetch the index, but none of the shards."""
     url = str(data.root).rstrip("/")
     try:
@@ -260,7 +260,7 @@ def _open(data: DataConfig, verb: str) -> Source:
     return source_of(manifest, data, verb, partial(StreamedImages, cache))
 
 
-def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: DataConfig) -> ShardCache:
+def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: StreamedData) -> ShardCache:
     """Make the cache of a remote packed folder. pack_id: hash of its content, so that it is never mixed with another
     packed folder at the same address. Raises ConfigError if there is no room for the shards that are in use at the same
     time or, without a limit, for all shards."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, DataConfig
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.cells import find_columns, read_cells
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     split: str
     weight: str
 
-    def labels(self, data: DataConfig) -> list[str]:
+    def labels(self, data: TableData) -> list[str]:
         """Return the class names of the image."""
         if data.labels == "one":
             return [self.label]
@@ -69,8 +69,8 @@ class Table:
         return [row for row in self.rows if row.split == name]
 
 
-class ImageTable(SourceType):
-    def scan(self, data: DataConfig, seed: int, verb: str, *, whole: bool = True) -> Scan:
+class ImageTable(SourceType[TableData]):
+    def scan(self, data: TableData, seed: int, verb: str, *, whole: bool = True) -> Scan:
         """Report each kind of mistake in the table, including paths of missing files."""
         table = read_table(data, verb)
         is_val = verb == "evaluate" and data.val_fraction is None
@@ -97,7 +97,7 @@ class ImageTable(SourceType):
 
 
 def _open(
-    data: DataConfig, seed: int, classes: list[str], train: FileImages | None, val: FileImages, notes: list[str]
+    data: TableData, seed: int, classes: list[str], train: FileImages | None, val: FileImages, notes: list[str]
 ) -> Source:
     digits = digest(train, val) if train is not None else digest(val)
     if data.val_fraction is not None and train is not None:
@@ -113,7 +113,7 @@ def _open(
     return Source(classes, train, val, notes=notes, digest=digits)
 
 
-def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
+def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: TableData) -> FileImages:
     positions = {name: position for position, name in enumerate(classes)}
     if data.labels == "one":
         targets = np.fromiter((positions[row.label] for row in rows), np.int64, len(rows))
@@ -174,7 +174,7 @@ def _joined_labels(classes: Sequence[str]) -> list[str]:
     return [said]
 
 
-def read_table(data: DataConfig, verb: str = "train") -> Table:
+def read_table(data: TableData, verb: str = "train") -> Table:
     """Read data.root. Without a `split` column, all rows are training images, or validation images if verb is evaluate.
     Raises ConfigError with all mistakes except files that do not exist."""
     if unknown := [key for key in data.args if key not in COLUMNS]:
@@ -248,7 +248,7 @@ def _splits(cells: list[str]) -> list[str]:
     return [kind_of[cell] for cell in cells]
 
 
-def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
+def _wrong_rows(table: Table, data: TableData) -> list[str]:
     found, may_be_empty = [], data.labels == "several"
     rules: list[tuple[str, Callable[[str], bool], str, str]] = [
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
@@ -279,7 +279,7 @@ def _wrong_rows(table: Table, data: DataConfig) -> list[str]:
     return found + rows_message(rule, repeated, "correct those rows, or remove them")
 
 
-def _wrong_splits(table: Table, data: DataConfig, verb: str) -> list[str | Mistake]:
+def _wrong_splits(table: Table, data: TableData, verb: str) -> list[str | Mistake]:
     val_fraction = data.val_fraction
     if val_fraction is not None and "split" in table.columns:
         what = f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column"
