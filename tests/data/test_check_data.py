@@ -91,7 +91,7 @@ def test_classes_without_train(tree: Tree):
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert "got null. Hint: set data.root=FOLDER" in validate(config())[0]
+    assert "got null. Hint: set data.root to the path of a folder" in validate(config())[0]
     assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"))[0]
     assert "is a file." in validate(config(root="file"))[0]
 

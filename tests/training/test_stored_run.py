@@ -168,7 +168,7 @@ def test_images_stay_held_out_under_other_names_and_beside_others(tmp_path: Path
     done = typed(tmp_path, "evaluate", BEST, "hydra.run.dir=e1")
     assert scored(tmp_path / "e1") == held_out
     assert "Scored: the 10 that it held out, recognised by their content." in done.stdout
-    assert "Left out: 30 images that it trained on, and 0 that it does not know." in done.stdout
+    assert "Left out: 30 images that it trained on, and 0 that its checkpoint does not list." in done.stdout
     assert "10 of 10 validation images (a share of the 40 images of grow, " in done.stdout
 
     write_images(tmp_path / "new", {"cat": 3, "dog": 3}, seed=9)
@@ -176,11 +176,11 @@ def test_images_stay_held_out_under_other_names_and_beside_others(tmp_path: Path
         shutil.copy(path, tmp_path / "grow" / path.parent.name / f"more{path.name}")
     done = typed(tmp_path, "evaluate", BEST, "hydra.run.dir=e2")
     assert scored(tmp_path / "e2") == held_out
-    assert "Left out: 30 images that it trained on, and 6 that it does not know." in done.stdout
+    assert "Left out: 30 images that it trained on, and 6 that its checkpoint does not list." in done.stdout
     done = typed(tmp_path, "export", BEST, "format=safetensors", "out=m.safetensors")
     assert "checkpoint on 10 validation images" in done.stdout
     done = typed(tmp_path, "report", "r")
-    assert "Left out: 30 images that it trained on, and 6 that it does not know." in done.stdout
+    assert "Left out: 30 images that it trained on, and 6 that its checkpoint does not list." in done.stdout
     assert (tmp_path / "r/report.html").read_text(encoding="utf-8").count("data:image/jpeg") > 5
 
     shutil.copytree(tmp_path / "grow", tmp_path / "copy")  # another folder, in which all that it has not seen counts
