@@ -1,5 +1,6 @@
 """What a word of the command line means: the contract, one row each."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -105,3 +106,16 @@ def test_the_gate_and_hydra_agree_but_for_text(data: st.DataObject):
     assert request.config == OmegaConf.masked_copy(expected, [str(key) for key in expected if key != "hydra"]), words
     for part in ("overrides", "job", "runtime", "verbose"):
         assert request.hydra[part] == expected.hydra[part], words
+
+
+@pytest.mark.parametrize("typed", ["-m seed=1,2", "hydra.mode=MULTIRUN", "--hydra-help", "--info=config"])
+def test_what_is_left_to_hydra_needs_a_python_that_it_supports(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed("train", typed.split())
+    monkeypatch.setattr(sys, "version_info", (3, 14, 2))
+    monkeypatch.setattr("hydra.__version__", "1.3.8")
+    with pytest.raises(
+        ConfigError, match=r"requires Python 3\.13 or older, because Hydra 1\.3\.8 .* got 3\.14\. Hint: begin"
+    ):
+        composed("train", typed.split())
+    monkeypatch.setattr("hydra.__version__", "1.3.9")
+    composed("train", typed.split())

@@ -9,11 +9,14 @@ parser.
 import argparse
 import itertools
 import re
+import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+
+import hydra
 
 from imagenet_ddp.cli.known_terms import Term, term_of
 from imagenet_ddp.config.schema.keys import Key, declared
@@ -40,6 +43,7 @@ NAMES = {name for names in _OPTIONS for name in names}
 # With these options Hydra only prints something. Those of ANSWERED take precedence over all other options.
 ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
 _PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
+_OF_HYDRA = {"--multirun", "-m", "--hydra-help", "--shell-completion", "-sc", "--info", "-i"}  # read by its own parser
 LOCAL_RANK = ("--local-rank=", "--local_rank=")  # torch.distributed.launch adds it, with N
 
 # Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
@@ -74,14 +78,16 @@ def read(verb: str, argv: Sequence[str]) -> Words:
     own, found = _without_other_programs(argv)
     flags, own = _flags(own)
     if not ANSWERED.isdisjoint(own):
-        return Words(own, flags.overrides, flags, is_answered=True)
+        return Words(own, flags.overrides, flags, is_answered=True, mistakes=_of_python(own))
     # in other projects an experiment is added; here it has a default, which Hydra refuses to add again
     own, typed = (
         [word.replace("+experiment=", "experiment=", 1) for word in words] for words in (own, flags.overrides)
     )
     kept, odd = _as_meant(typed, declared(verb), sweeps=flags.multirun)
     of_kept = set(map(key_of, kept))
-    return Words(own, kept, flags, False, found + odd, {key for each in odd for key in each.keys} - of_kept)
+    return Words(
+        own, kept, flags, False, found + _of_python(own) + odd, {key for each in odd for key in each.keys} - of_kept
+    )
 
 
 def only_prints(argv: Sequence[str]) -> bool:
@@ -121,6 +127,19 @@ def _flags(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if args.config_dir is not None and not Path(args.config_dir).is_dir():
         parser.error(f"--config-dir must be a folder, got {Path(args.config_dir).absolute()}")
     return args, argv
+
+
+def _of_python(argv: Sequence[str]) -> list[Mistake]:
+    """Return a mistake if an option is left to Hydra's own parser, which is broken on this Python: argparse of 3.14
+    refuses a help text that Hydra 1.3.8 makes when it is shown."""
+    typed = [word for word in argv if word.partition("=")[0] in _OF_HYDRA or word.upper() == "HYDRA.MODE=MULTIRUN"]
+    if not typed or sys.version_info < (3, 14) or hydra.__version__ != "1.3.8":
+        return []
+    python = ".".join(map(str, sys.version_info[:2]))
+    what = (
+        f"{typed[0]} requires Python 3.13 or older, because Hydra {hydra.__version__} fails on later ones, got {python}"
+    )
+    return [Mistake(what, hint="begin the command with `uv run --python 3.13`")]
 
 
 def _without_other_programs(argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
