@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
@@ -25,8 +25,10 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
     if not equals or not bare:
-        what, fix = f"{shlex.quote(word)} must be key=value", _for_word(verb, word)
-        return Mistake(what, fixes=fix, hint="" if fix else "`--help` shows examples", typed=(word,))
+        what, options = f"{shlex.quote(word)} must be key=value", path_options(verb, word)
+        if not options:
+            return Mistake(what, hint="`--help` shows examples", typed=(word,))
+        return Mistake(what, tuple(map(key_of, options)), (setting(*map(quoted, options)),), typed=(word,))
     if bare in keys and keys[bare].type not in (str, Any):
         words = keys[bare].words
         return Mistake(f"{bare} must be {words}, but cannot be read: {value}", (bare,), (fix_of(bare, keys, names),))
@@ -36,17 +38,15 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(word,))
 
 
-def _for_word(verb: str, word: str) -> tuple[Fix, ...]:
-    """Return what to type for a word without =, which may be a checkpoint, a file or a folder; () if there is none of
-    that name."""
+def path_options(verb: str, word: str) -> list[str]:
+    """Return the options to type for a word without =, which may be a checkpoint, a file or a folder; [] if there is
+    none of that name."""
     if not exists(word):
-        return ()
+        return []
     is_file = Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar")
     if is_file or CheckpointStore.of_run(Path(word)).files():
-        options = [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]
-    else:
-        options = [f"images={word}"] if "images" in declared(verb) else options_for(word)
-    return (setting(*map(quoted, options)),)
+        return [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]
+    return [f"images={word}"] if "images" in declared(verb) else options_for(word)
 
 
 def has_several_values(verb: str, word: str, override: Override, keys: Mapping[str, Key]) -> Mistake:

@@ -173,9 +173,25 @@ class OptionReader:
                 except (HydraException, ValueError) as error:  # range(1,4,0) is a ValueError
                     what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
                     found.append(Mistake(what, hint="type the values as a,b,c or range(1,4)"))
-        # only the first: the others are often parts of the same quoted value
-        found = [not_readable(self.verb, word, self.files.names, self.can_read) for word in unreadable[:1]] + found
-        return options, found
+        return options, self._unreadable(unreadable) + found
+
+    def _unreadable(self, words: Sequence[str]) -> list[Mistake]:
+        """Explain the first word, and the first path for each other key. Other words are often parts of the same quoted
+        value."""
+        found = [not_readable(self.verb, word, self.files.names, self.can_read) for word in words[:1]]
+        of_key = {found[0].keys: 0} if found else {}
+        for word in words[1:]:
+            mistake = not_readable(self.verb, word, self.files.names, self.can_read)
+            if not (mistake.typed and mistake.keys):
+                continue
+            if (number := of_key.setdefault(mistake.keys, len(found))) == len(found):
+                found.append(mistake)
+                continue
+            hint = f"type one value for {mistake.keys[-1]}"
+            if mistake.keys == ("images",):
+                hint += ", such as a folder, or a pattern in quotes: `'images=FOLDER/*.jpg'`"
+            found[number] = replace(found[number], fixes=(), hint=hint)
+        return found
 
     def can_read(self, word: str) -> bool:
         """Return whether Hydra's grammar can read a word."""

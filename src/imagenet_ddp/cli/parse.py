@@ -138,7 +138,8 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed],
         return line, Typed([], [], [""], False, []), [], []
     files = Files(verb, line.flags.config_name or verb, line.flags.config_dir)
     typed = options.read(verb, line, files)
-    return line, typed, *compose(verb, files, typed, line.left_out)
+    of_paths = {key for mistake in typed.mistakes if mistake.typed for key in mistake.keys}
+    return line, typed, *compose(verb, files, typed, line.left_out | of_paths)
 
 
 def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], in_files: Sequence[Mistake]) -> Request:
