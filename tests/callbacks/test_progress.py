@@ -96,6 +96,7 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
     numbers = TrainLog()
+    numbers._begin_s = time.perf_counter() - 100 * 3600  # the widest time
     progress = made(log, numbers)
     progress.on_train_start(at(0, 3), cast(Any, None))
     for epoch, (loss, top1) in enumerate([(2.0, 0.25), (1.0, 0.5)]):
@@ -109,7 +110,7 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
     head, *rows, bar = [line for line in shown_by(stream.getvalue()) if line]
     assert " ".join(head.split()) == "epoch train loss top-1 val loss top-1 top-5 images/s wait time"
     assert [line.split()[:3] for line in rows] == [["1/3", "2.0000", "25.00"], ["2/3", "1.0000", "50.00"]]
-    assert "50.00 %*" in rows[1]
+    assert "50.00 %*" in rows[1] and rows[1].endswith(" 4d 04:00")
     assert all(len(line) <= 80 for line in (head, *rows, bar))
     assert bar.startswith("3/3 [")
     log.close()

@@ -42,12 +42,12 @@ def format_loss(loss: float, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as text: "0:42", "12:05", "3:10:00", "2d 04:00:00"."""
+    """Return seconds as text, without those of several days: "0:42", "12:05", "3:10:00", "2d 04:00"."""
     days, rest = divmod(round(seconds), 86400)
     hours, rest = divmod(rest, 3600)
     minutes, left = divmod(rest, 60)
     if days:
-        return f"{days}d {hours:02}:{minutes:02}:{left:02}"
+        return f"{days}d {hours:02}:{minutes:02}"
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
 
 
