@@ -71,7 +71,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
 def test_a_rank_that_is_silent_for_long_is_gone(victim: int):
     """As the rank of another machine, whose cable is pulled, is: it does not count its beats up."""
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=2, port=server.port, LOST_BEATS=4)
+    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=2, port=server.port, LOST_BEATS=10)
     members[victim].send_signal(signal.SIGSTOP)
     for number in {0, 1, 2} - {victim}:
         assert members[number].wait(20) == 1
@@ -81,7 +81,7 @@ def test_a_rank_that_is_silent_for_long_is_gone(victim: int):
 
 def test_a_store_that_is_silent_for_long_is_gone():
     """As where the machine of rank 0 is: nobody answers, and no connection is closed."""
-    members = start_ranks(SLEEP, SLEEP, LOST_BEATS=4)
+    members = start_ranks(SLEEP, SLEEP, LOST_BEATS=10)
     members[0].send_signal(signal.SIGSTOP)
     assert members[1].wait(20) == 1
     assert "rank 1 ends because rank 0 is gone" in members[1].err
