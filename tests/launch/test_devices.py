@@ -2,12 +2,13 @@
 
 import math
 import platform
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torchvision
-from helpers.forked_commands import start_code
 from helpers.plans import plan_of
 
 from imagenet_ddp.cli.check_launch import MIN_BF16_PIXELS
@@ -152,8 +153,9 @@ def test_the_memory_of_a_freed_tensor_is_used_again():
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt; torch.ones(1 << 26)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
     )
-    faults, err = start_code(code).communicate()
-    assert int(faults) < 1000, f"a tensor of 256 MiB has 65,536 pages: {err}"
+    # a fork of a process with threads may take its memory from elsewhere
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert int(done.stdout) < 1000, f"a tensor of 256 MiB has 65,536 pages: {done.stderr}"
 
 
 # ---- precision ----------------------------------------------------------------------------------------------------
