@@ -36,8 +36,8 @@ def main() -> float | None:
             if number is None:
                 return sweep.run(request, launch)
             return launch(sweep.single_job(request, number, os.environ))
-    except SignalExit as left:
-        console.print_message(str(left))
+    except SignalExit as stop:
+        console.print_message(str(stop))
         raise
 
 

@@ -1,6 +1,6 @@
-"""End a training at the same position on all ranks: save and stop on a signal, and end when a time limit has passed.
-SLURM sends the signal before its time limit; --signal in scripts/*.sbatch sets the time
-between the two."""
+"""Decide, at the same position on all ranks, that a training ends: for a signal, or because a time limit has passed.
+sequence.py saves and stops. SLURM sends the signal before its own time limit; --signal in scripts/*.sbatch sets the
+time between the two."""
 
 import time
 

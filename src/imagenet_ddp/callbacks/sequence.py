@@ -32,7 +32,7 @@ from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.runs.signals import Signals, Stopped
 
-MISSING: Any = L.Callback()  # does nothing
+NO_PART: Any = L.Callback()  # does nothing
 
 
 @dataclass
@@ -40,22 +40,22 @@ class Parts:
     """The parts of a training. position: where it is, computed once after each step."""
 
     stop: GracefulStop
-    learning_rate: LearningRate = MISSING
-    train_log: TrainLog = MISSING
-    nonfinite_loss: NonFiniteLoss = MISSING
-    stalled_step: StalledStep = MISSING
-    core_watch: CoreWatch = MISSING
-    batch_sheet: BatchSheet = MISSING
-    progress: Progress = MISSING
-    logged_files: LoggedFiles = MISSING
-    bad_images: BadImagesList = MISSING
-    checkpoint: ResumeCheckpoint = MISSING
+    learning_rate: LearningRate = NO_PART
+    train_log: TrainLog = NO_PART
+    nonfinite_loss: NonFiniteLoss = NO_PART
+    stalled_step: StalledStep = NO_PART
+    core_watch: CoreWatch = NO_PART
+    batch_sheet: BatchSheet = NO_PART
+    progress: Progress = NO_PART
+    logged_files: LoggedFiles = NO_PART
+    bad_images: BadImagesList = NO_PART
+    checkpoint: ResumeCheckpoint = NO_PART
     position: Position = field(default_factory=Position)
 
     def callbacks(self) -> list[L.Callback]:
         """Return the parts that are callbacks, for loop_state.find_callbacks."""
         values = [getattr(self, each.name) for each in fields(self)]
-        return [each for each in values if isinstance(each, L.Callback) and each is not MISSING]
+        return [each for each in values if isinstance(each, L.Callback) and each is not NO_PART]
 
 
 def in_order(callbacks: Sequence[L.Callback], signals: Signals) -> list[L.Callback]:
@@ -229,7 +229,7 @@ class Last(Checkpoint):
         if not signal_number:
             return
         self.parts.stalled_step.on_train_end(trainer, trainer.lightning_module)  # saving may take long
-        if self.parts.checkpoint is not MISSING:
+        if self.parts.checkpoint is not NO_PART:
             self.parts.checkpoint.save_stopped(trainer, before_validation)
         raise Stopped(signal_number)
 

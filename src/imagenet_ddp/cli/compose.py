@@ -92,7 +92,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         )
         mistake = Mistake(what, ("data.root", "data"), (setting(*missing),))
         more = (word.partition("=") for word in missing)
-        typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" * (key == "data"), key == "data")
+        typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key == "data" else "", key == "data")
                  for key, _, value in more]  # fmt: skip
         composed = _in_layers(verb, files, [*options, *typed])
         composed.mistakes.insert(0, mistake)

@@ -147,14 +147,14 @@ def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], i
     in files, and those of the jobs."""
     request = Request(
         verb,
-        words.argv,
-        words.typed,
-        typed.options,
-        typed.is_multirun,
-        words.only_prints,
-        words.flags.cfg,
-        words.flags.resolve,
-        [*jobs],
+        argv=words.argv,
+        typed=words.typed,
+        options=typed.options,
+        multirun=typed.is_multirun,
+        only_prints=words.only_prints,
+        shown=words.flags.cfg,
+        is_resolved=words.flags.resolve,
+        jobs=[*jobs],
     )
     jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):

@@ -36,9 +36,11 @@ FIXED_PREFIXES = (
     "data.groups", "data.fold", "data.sampling", "data.repeats", "data.shuffle_window_shards",
 )  # fmt: skip
 
-# Keys in which a run and the command that resume=auto continues may differ.
-OF_PLACE = ("hydra.", "resume", "cluster", "nccl", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
-            "data.num_workers")  # fmt: skip
+# Keys that may differ between a run and the command that continues it by resume=auto.
+PLACE_PREFIXES = (
+    "hydra.", "resume", "cluster", "nccl", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
+    "data.num_workers",
+)  # fmt: skip
 
 # Keys that can end a training run.
 END_PREFIXES = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks", "budget_min",
@@ -120,10 +122,10 @@ def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Ea
     if not same:
         others = sorted(unfinished, key=lambda path: path.name, reverse=True)
         words = {path: _differences(typed_then[path], options) for path in others}
-        shown = shorten_list([f"{path} ({words[path]})" for path in others], 3)
+        listed = shorten_list([f"{path} ({words[path]})" for path in others], 3)
         return Earlier(
             sentence="resume=auto: starting a new run, because none of the unfinished ones was started with these "
-            f"options: {shown}. To continue one, set {shlex.quote(quoted(f'resume={others[0]}'))}."
+            f"options: {listed}. To continue one, set {shlex.quote(quoted(f'resume={others[0]}'))}."
         )
     newest = max(same, key=lambda path: max(file.stat().st_mtime_ns for file in unfinished[path]))
     return _newest_of(newest, "resume=auto: continuing the newest unfinished run of these options from")
@@ -132,8 +134,8 @@ def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Ea
 def _of_run(options: Iterable[str]) -> dict[str, str]:
     """Return key -> option of those that make a run another one: not those that say where it runs, or whether it is
     resumed. Of a key that was typed twice, the last one counts."""
-    shown = map(without_secrets, options)  # as they are stored
-    return {key_of(option): option for option in shown if not key_of(option).startswith(OF_PLACE)}
+    stored = map(without_secrets, options)
+    return {key_of(option): option for option in stored if not key_of(option).startswith(PLACE_PREFIXES)}
 
 
 def _differences(then: Iterable[str] | None, now: Iterable[str]) -> str:

@@ -1,5 +1,5 @@
 """Scale optim.lr to the global batch, choose the warm-up, and compute the factor on the learning rate as a function of
-the elapsed epochs."""
+the elapsed epochs. The formula of each schedule is in config/schema/schedules.py."""
 
 import math
 

@@ -52,7 +52,7 @@ def is_own(path: Path) -> bool:
     """Return whether a file is a checkpoint of this project, complete or not."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # whatever it is; who reads it says why it cannot be read
+    except Exception:  # `read` reports the reason
         return False
     return isinstance(stored, dict) and KEY in stored
 

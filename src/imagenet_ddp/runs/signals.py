@@ -53,7 +53,8 @@ class Signals:
         if number == signal.SIGHUP:
             discard_closed_terminal()
         now = time.monotonic()
-        self._num_requests += not self._num_requests or now - self._last_s > DUPLICATE_S
+        if not self._num_requests or now - self._last_s > DUPLICATE_S:
+            self._num_requests += 1
         self._last_s = now
         if self._num_requests >= 3:
             os._exit(128 + number)

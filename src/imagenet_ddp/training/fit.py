@@ -34,8 +34,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             # a network disk may take many minutes to list its images
             with raise_on_signal(), said_while_slow("Preparing the images, the net and the optimizer"):
                 parts = build.make_run(job, plan, world, log, signals)
-        except SignalExit as left:
-            log.note(str(left))
+        except SignalExit as stop:
+            log.note(str(stop))
             raise
         for line in opening_lines(plan, parts.data, parts.module.net):
             log.say(line)

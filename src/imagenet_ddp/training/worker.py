@@ -21,8 +21,8 @@ def train(place: Place, job: Job, facts: Mapping[str, Any]) -> float | None:
         job = with_checkpoint(job, world)
         plan = plan_process(job, world)
         with raise_on_signal():
-            asked, job = job, batch_finder.find_batch(job, plan, world)
-        if job.config != asked.config:
-            plan = plan_process(job, world)
-        with folder_errors_as_run_error(job.run_dir):
-            return fit.run(job, plan, world, signals)
+            found = batch_finder.find_batch(job, plan, world)
+        if found.config != job.config:
+            plan = plan_process(found, world)
+        with folder_errors_as_run_error(found.run_dir):
+            return fit.run(found, plan, world, signals)

@@ -13,7 +13,7 @@ from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer,
 # config of timm's rand_augment_transform
 TIMM_POLICY = r"rand(-(m\d+|n[1-9]\d*|p(0?\.\d+|[01])|mstd\d+(\.\d+)?|mmax\d+|inc[01]|t(weights|3aw?)))+"
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
-MOST_PIXELS = 4096  # of a side, because a checkpoint of a stranger states it, and a net's memory grows with the square
+MOST_PIXELS = 4096  # of a side, because an untrusted checkpoint states it, and a net's memory grows with the square
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of each channel, of pixels in 0..1
 _CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
@@ -186,7 +186,7 @@ class DataConfig(OneOf):
 
 
 class OwnData(DataConfig):
-    """One of the user's own."""
+    """A source of the user's own."""
 
 
 class ShapesData(DataConfig):

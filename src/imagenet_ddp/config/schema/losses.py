@@ -27,7 +27,7 @@ class LossConfig(OneOf):
 
 
 class OwnLossConfig(LossConfig):
-    """One of the user's own."""
+    """A loss of the user's own."""
 
     args: Annotated[dict[str, Any], "Arguments of your own loss."] = field(default_factory=dict[str, Any])
 

@@ -54,11 +54,13 @@ class Warmed(ScheduleConfig):
 
     def warming(self, share: float) -> float:
         """Return the factor after this share of the warm-up."""
-        return self.warmup_start + (1 - self.warmup_start) * share * (self.warmup == "linear")
+        if self.warmup != "linear":
+            return self.warmup_start
+        return self.warmup_start + (1 - self.warmup_start) * share
 
 
 class OwnSchedule(Warmed):
-    """One of the user's own."""
+    """A schedule of the user's own."""
 
     args: Annotated[dict[str, Any], "Arguments of your own schedule."] = field(default_factory=dict[str, Any])
 

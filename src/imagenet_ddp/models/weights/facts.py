@@ -116,7 +116,7 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
 
 def larger_imagenet(num_classes: int) -> dict[str, str]:
     """Return WordNet id -> label of the larger selection of ImageNet's classes that has this number of them; {} if
-    there is none. timm knows their order."""
+    there is none. timm has their order."""
     timm = import_timm("model.library=timm")
     subset: Any = timm.data.infer_imagenet_subset({"num_classes": num_classes})
     info: Any = timm.data.ImageNetInfo(subset) if subset else None
