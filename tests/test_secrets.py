@@ -107,6 +107,7 @@ def test_a_run_keeps_no_password_and_is_continued_with_it(address: str, run: Run
     assert not [each.args for each in done if SECRET in each.stdout + each.stderr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "options"),
     [

@@ -85,6 +85,7 @@ CHOICES = [
 FREE = ["callbacks.history.curves", "callbacks.mine.x", "model.args.width", "optim.args.eps", "nccl.env.X", "bogus"]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_gate_and_hydra_agree_but_for_text(data: st.DataObject):
     value = st.tuples(

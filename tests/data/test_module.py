@@ -92,6 +92,7 @@ def with_workers(tree: Path) -> Iterator[ImageDataModule]:
     data.close()
 
 
+@pytest.mark.slow
 def test_loader_processes_change_no_bit(whole: list[Any], with_workers: ImageDataModule):
     torch.manual_seed(2)
     assert_same(batches(with_workers), whole)

@@ -152,6 +152,7 @@ def test_predict_takes_an_exported_file(files: Path, reference: Predictor, photo
         assert [each["probability"] for each in row["classes"]] == pytest.approx([p for _, p in top], abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["safetensors", "checkpoint"])
 def test_a_file_as_weights_is_used_as_its_checkpoint(
     kind: str, files: Path, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
@@ -318,6 +319,7 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
     assert top1(stored["global_step"], not contents["eval_transform"]["val_mirror"]) is None
 
 
+@pytest.mark.slow
 def test_the_card_has_the_accuracy_of_an_evaluation_of_this_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(checkpoint.parent, tmp_path / "r/checkpoints")
     copy, file = tmp_path / "r/checkpoints/best.ckpt", tmp_path / "r/evaluation/evaluation.json"

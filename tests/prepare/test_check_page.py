@@ -121,6 +121,7 @@ def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """And no decision is lost that a person has written into the list of an earlier check."""
     root = tmp_path / "photos"
