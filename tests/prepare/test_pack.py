@@ -16,7 +16,7 @@ from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decoding.decode import read_header
+from imagenet_ddp.data.decoding.jpeg import read_header
 from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source

@@ -77,7 +77,7 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encode with a restart marker after each row of blocks, at which decoding can begin (decode.py)."""
+    """Encode with a restart marker after each row of blocks, at which decoding can begin (jpeg.py)."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)
     return buffer.getvalue()

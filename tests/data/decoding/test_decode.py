@@ -15,6 +15,7 @@ from helpers.sample_images import write_odd_files
 from PIL import Image, ImageOps
 
 from imagenet_ddp.data.decoding import decode as decoding
+from imagenet_ddp.data.decoding import jpeg
 from imagenet_ddp.data.decoding.decode import JpegPicture, Reading, decode, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.errors import ConfigError
@@ -157,9 +158,9 @@ def test_a_region_is_that_part_of_the_whole(odd: Path, photographs: list[Path]):
 def test_only_the_rows_of_a_crop_are_decoded(how: dict[str, Any], first: int):
     """Those above need a restart marker after each row of blocks, of 16 pixels; the crop, one row beside it."""
     data = photo(320, 200, subsampling=2, **how)
-    header = decoding.read_header(data)
+    header = jpeg.read_header(data)
     assert header is not None
-    part = decoding.rows_between(data, header, 159, 161)
+    part = jpeg.rows_between(data, header, 159, 161)
     assert (part.top, part.height) == (first, 176 - first)
     assert decoding.decoder("simplejpeg")(part.data, 0, 0).shape == (part.height, 200, 3)
 
@@ -219,7 +220,7 @@ def photo(height: int, width: int, mode: str = "RGB", **how: object) -> bytes:
 @pytest.mark.parametrize("progressive", [False, True])
 def test_a_file_cut_about_its_headers_end_cannot_be_read(progressive: bool):
     data = photo(40, 40, progressive=progressive)
-    whole = decoding.read_header(data)
+    whole = jpeg.read_header(data)
     assert whole is not None
     for length in range(whole.data_at - 20, whole.data_at + 5):
         with pytest.raises(UnreadableImage):
