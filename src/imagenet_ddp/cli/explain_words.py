@@ -25,7 +25,7 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
     if not equals or not bare:
-        what, options = f"{shlex.quote(word)} must be key=value", path_options(verb, word)
+        what, options = f"{shlex.quote(word)} must be key=value", _path_options(verb, word)
         if not options:
             return Mistake(what, hint="`--help` shows examples", typed=(word,))
         return Mistake(what, tuple(map(key_of, options)), (setting(*map(quoted, options)),), typed=(word,))
@@ -38,7 +38,7 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(word,))
 
 
-def path_options(verb: str, word: str) -> list[str]:
+def _path_options(verb: str, word: str) -> list[str]:
     """Return the options to type for a word without =, which may be a checkpoint, a file or a folder; [] if there is
     none of that name."""
     if not exists(word):

@@ -73,7 +73,7 @@ def is_card(path: Path) -> bool:
 
 def _evaluation(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of this checkpoint: from its evaluation in the run folder if there is one, else from its
-    training. None if the file prepares images in another way, such as at another size, which changes the accuracy."""
+    training; {} if the file prepares images in another way, such as at another size, which changes the accuracy."""
     if metadata["eval_transform"] != trained.contents.get("eval_transform"):
         return {}
     if config.checkpoint is not None:

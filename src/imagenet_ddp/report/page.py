@@ -136,12 +136,13 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     matrix = error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes))
     order = sorted(range(len(found.labels)), key=lambda number: alphabetical(found.labels[number]))
+    place = np.argsort(order)  # of each class in that order
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes)).tolist()
+    pairs.sort(key=lambda pair: (-pair[2], place[pair[0]], place[pair[1]]))
     named_pairs = [
-        (found.labels[true], found.labels[taken], count, count / table[true].num_images) for true, taken, count in pairs
+        (found.labels[true], found.labels[taken], count, count / table[true].num_images)
+        for true, taken, count in pairs[:NUM_PAIRS]
     ]
-    named_pairs.sort(key=lambda pair: (-pair[2], alphabetical(pair[0]), alphabetical(pair[1])))
-    del named_pairs[NUM_PAIRS:]
     context = {
         "pictures": pictures,
         "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out),

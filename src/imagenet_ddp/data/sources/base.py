@@ -202,7 +202,7 @@ class Scan:
 
     def fits(self, data: DataConfig, seed: int, verb: str) -> bool:
         """Return whether another look would find the same."""
-        keys = [key for key in data if key in _KEYS or key not in DataConfig()]
+        keys = (*_KEYS, *(data.keys() - DataConfig().keys()))
         same = type(self.data) is type(data) and all(self.data[key] == data[key] for key in keys)
         return same and (self.seed, self.verb) == (seed, verb)
 
