@@ -36,12 +36,15 @@ class Section(Mapping[str, Any]):
 
     def __init__(self, *in_order: Any, **values: Any):
         declared = fields(self)
-        values |= {each.name: value for each, value in zip(declared, in_order, strict=False)}
+        values |= {each.name: value for each, value in zip(declared[: len(in_order)], in_order, strict=True)}
         if unknown := values.keys() - {each.name for each in declared}:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         for each in declared:
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            setattr(self, each.name, values.get(each.name, default))
+            if each.name in values:
+                value = values[each.name]
+            else:
+                value = each.default if each.default_factory is MISSING else each.default_factory()
+            setattr(self, each.name, value)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)})"
