@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.system.text import as_typed, count_noun, format_loss, percent
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 FOLDER = Path(__file__).parent  # of what all pages share
@@ -17,16 +19,22 @@ _CODE = re.compile(r"`([^`]+)`")
 def render(template: Path, context: Mapping[str, Any]) -> bytes:
     """Return the page as HTML in UTF-8. Every value is escaped; messages pass through the filter `message`. template:
     may extend or include the files of its own folder and of this one. Imports jinja2."""
+    html = _environment(template.parent).get_template(template.name).render(context)
+    return html.encode(errors="backslashreplace")  # file names may contain bytes that are not valid text
+
+
+@cache
+def _environment(folder: Path) -> "Environment":
+    """Return the environment of the templates in a folder, which compiles each of them once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
     environment.filters["message"] = message
-    # file names may contain bytes that are not valid text
-    return environment.get_template(template.name).render(context).encode(errors="backslashreplace")
+    return environment
 
 
 def message(text: str) -> "Markup":
