@@ -85,7 +85,7 @@ def test_one_image_per_class_and_equal_images() -> None:
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(3, 5), nn.Linear(5, 2)
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
 
 
 def test_a_reference_belongs_to_the_layers_below_the_last(tmp_path: Path) -> None:
@@ -95,16 +95,17 @@ def test_a_reference_belongs_to_the_layers_below_the_last(tmp_path: Path) -> Non
     def digest_of(transform: EvalTransform = TRANSFORM) -> str:
         return net_digest(net, ("head",), transform, Reading())
 
-    assert find(checkpoint, digest_of) == (None, f"there is no {tmp_path / 'r/known.npz'}")
+    assert find(checkpoint, 3, digest_of) == (None, f"there is no {tmp_path / 'r/known.npz'}")
     digest = digest_of()
     write(tmp_path / "r/known.npz", replace(REFERENCE, digest=digest))
     nn.init.zeros_(net.head.weight)  # a probe fits it anew
-    found, reason = find(checkpoint, digest_of)
+    found, reason = find(checkpoint, 3, digest_of)
     assert found is not None and not reason
     assert (found.weight == 1).all() and (found.threshold, found.digest) == (0.25, digest)
-    assert "another preprocessing" in find(checkpoint, lambda: digest_of(replace(TRANSFORM, image_size=64)))[1]
+    assert "is of other weights" in find(checkpoint, 4, digest_of)[1], "with another number of features"
+    assert "another preprocessing" in find(checkpoint, 3, lambda: digest_of(replace(TRANSFORM, image_size=64)))[1]
     nn.init.zeros_(net.body.bias)
-    assert find(checkpoint, digest_of)[1] == f"{tmp_path / 'r/known.npz'} is of other weights, or of " \
+    assert find(checkpoint, 3, digest_of)[1] == f"{tmp_path / 'r/known.npz'} is of other weights, or of " \
         "another preprocessing"  # fmt: skip
 
 

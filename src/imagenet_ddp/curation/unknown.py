@@ -113,9 +113,9 @@ def file_of(checkpoint: Path) -> Path:
     return (CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent) / FILE
 
 
-def find(checkpoint: Path, digest: Callable[[], str]) -> tuple[Reference | None, str]:
+def find(checkpoint: Path, width: int, digest: Callable[[], str]) -> tuple[Reference | None, str]:
     """Return (the reference of a checkpoint's run, ""), or (None, why there is none). checkpoint: a file of this
-    project. digest: returns that of its net, which takes time."""
+    project. width: number of features of its net. digest: returns that of the net, which takes time."""
     path = file_of(checkpoint)
     if not path.exists():
         return None, f"there is no {path}"
@@ -123,7 +123,7 @@ def find(checkpoint: Path, digest: Callable[[], str]) -> tuple[Reference | None,
         found = read(path)
     except ConfigError as error:
         return None, str(error).rstrip(".")
-    if found.digest != digest():
+    if found.weight.shape[1] != width or found.digest != digest():
         return None, f"{path} is of other weights, or of another preprocessing"
     return found, ""
 

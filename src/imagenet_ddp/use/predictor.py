@@ -163,9 +163,10 @@ def find_reference(
     net: result of load_net. path: the file of checkpoint=, or None.
     """
     heads = head_names(net, len(trained.classes))
-    if path is None or not trained.contents or only_linear(net, heads) is None:
+    last = only_linear(net, heads)
+    if path is None or not trained.contents or last is None:
         return None, ""
-    return find(path, lambda: net_digest(net, heads, eval_transform(config), Reading.of(config.data)))
+    return find(path, last.in_features, lambda: net_digest(net, heads, eval_transform(config), Reading.of(config.data)))
 
 
 def make_predictor(
