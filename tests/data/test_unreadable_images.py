@@ -50,6 +50,18 @@ def test_a_resumed_run_adds_its_images_to_those_that_are_listed(tmp_path: Path):
     assert len(read_cells(path, {"path": "path"}).columns["path"]) == 3, "each once"
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"path\n1.jpg\n", b"path,path,reason\n1,2,3\n", b"\xff\xfe\0", b'path,"rea\n']
+)
+def test_a_file_that_is_no_list_is_replaced(content: bytes, tmp_path: Path):
+    path, trainer = tmp_path / "bad_images.csv", SimpleNamespace(is_global_zero=True)
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"bad_images\.csv is no list of unreadable images"):
+        found = BadImagesList(path, lambda: bad(7))
+    found.on_train_epoch_end(cast(Any, trainer), cast(Any, None))
+    assert read_cells(path, {"path": "path"}).columns["path"] == ["7.jpg"]
+
+
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("broken")

@@ -3,6 +3,7 @@ train_batch.png (the first training batch as the network receives it) and bad_im
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.cells import read_cells
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.task import task_of
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
@@ -154,7 +156,8 @@ class BatchSheet(L.Callback):
 
 
 class BadImagesList(L.Callback):
-    """Write the unreadable images found by all ranks to a CSV file, including those found before a resume.
+    """Write the unreadable images found by all ranks to a CSV file, including those found before a resume. A file that
+    is no such list is replaced.
 
     path: the CSV file. all_images: function that returns (path, reason) for each unreadable image found so far by any
     rank. delimiter: value of csv_delimiter.
@@ -162,11 +165,7 @@ class BadImagesList(L.Callback):
 
     def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]], delimiter: str = "comma"):
         self._path, self._all_images, self._delimiter = path, all_images, delimiter
-        self._written: dict[str, str] = {}
-        if path.is_file():
-            columns = read_cells(path, {"path": "path", "reason": "reason"}).columns
-            paths, reasons = ([*map(of_text_cell, columns[name])] for name in ("path", "reason"))
-            self._written = dict(zip(paths, reasons, strict=True))
+        self._written = _listed(path) if path.is_file() else {}
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)
@@ -185,6 +184,18 @@ class BadImagesList(L.Callback):
             with disk_errors_as_run_error(self._path):
                 atomic_write(self._path, table_bytes(("path", "reason"), sorted(found.items()), self._delimiter))
             self._written = found
+
+
+def _listed(path: Path) -> dict[str, str]:
+    """Return path -> reason of the images in a list. Warn of a file that is none, and return {}."""
+    columns = dict[str, list[str]]()
+    with suppress(ConfigError, OSError):
+        columns = read_cells(path, {"path": "path", "reason": "reason"}).columns
+    if len(columns) < 2:
+        warnings.warn(f"{path} is no list of unreadable images, so a new one replaces it", stacklevel=2)
+        return {}
+    paths, reasons = ([*map(of_text_cell, columns[name])] for name in ("path", "reason"))
+    return dict(zip(paths, reasons, strict=True))
 
 
 class LoggedFiles(L.Callback):
