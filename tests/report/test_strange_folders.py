@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
+from matplotlib.figure import Figure
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report import leaderboard, page, predictions
+from imagenet_ddp.report import error_analysis, leaderboard, page, predictions
 from imagenet_ddp.report.__main__ import _leaderboard
 from imagenet_ddp.report.run_folders import find_runs, read_run
 from imagenet_ddp.runs import folder as run_folder
@@ -22,14 +24,18 @@ SUMMARY = {
     "num_parameters": 3, "git_commit": "x", "train_cpu_s": 1.0, "steps": 10, "ended_by": "trainer.max_epochs",
     "val/top5": 0.9, "val/loss": 0.5,
 }  # fmt: skip
-WRONG = [None, "\x1b[2J", -1, float("inf"), {"a": [1]}]
+WRONG = [None, "\x1b[2J", -1, float("inf"), {"a": [1]}, "a" * 5000]
+CELLS = ["", "x", "-5", "nan", "1e400", "9" * 20]
 ABC = ["a", "b", "c"]
 
 
-def evaluated(folder: Path) -> Path:
+@pytest.fixture
+def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluation, whose page is made without its figures, which take most of the time."""
+    monkeypatch.setattr(error_analysis, "calibration_figure", lambda *_: Figure())
     target = np.arange(12) % 3
     calibration = {"temperature": 1.1, "nll": 0.5, "nll_at_temperature": 0.4, "ece_at_temperature": 0.1}
-    return write_evaluation(folder, random_probabilities(target, 3), target, ABC, calibration=calibration)
+    return write_evaluation(tmp_path / "e", random_probabilities(target, 3), target, ABC, calibration=calibration)
 
 
 def damaged(file: Path) -> Iterator[str]:
@@ -59,14 +65,25 @@ def test_a_summary_with_parts_of_any_type(tmp_path: Path) -> None:
     assert "train_s in summary.json is not null or a number" in " ".join(found.summary)
 
 
-def test_an_evaluation_with_parts_of_any_type(tmp_path: Path) -> None:
-    folder = evaluated(tmp_path / "e")
-    for what in damaged(folder / "evaluation.json"):
-        try:
-            found = predictions.read(folder)
-        except ConfigError:
-            continue
-        assert page.build("e", None, found, maps=False).files, what
+def test_an_evaluation_with_parts_of_any_type(evaluated: Path) -> None:
+    for what in damaged(evaluated / "evaluation.json"):
+        assert_page_or_refusal(evaluated, what)
+
+
+def test_predictions_with_cells_of_any_content(evaluated: Path) -> None:
+    file = evaluated / "predictions.csv"
+    head, first, *rows = file.read_text(encoding="utf-8-sig").splitlines()
+    for number, name in enumerate(head.split(",")):
+        for cell in CELLS[number % 2 :: 2]:  # each in half of the columns
+            cells = first.split(",")
+            cells[number] = cell
+            file.write_text("\n".join([head, ",".join(cells), *rows]), encoding="utf-8")
+            assert_page_or_refusal(evaluated, f"{name}={cell}")
+
+
+def assert_page_or_refusal(folder: Path, what: str) -> None:
+    with suppress(ConfigError):
+        assert page.build("e", None, predictions.read(folder), maps=False).files, what
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,10 @@ def find_pass(paths: Collection[str], start: Path) -> Path | None:
     """Return the folder of the last pass over these images, of those that were started in the folder `start`; None if
     there is none. paths: as in the features, or absolute."""
     wanted = {os.path.abspath(start / path) for path in paths}  # noqa: PTH100 (resolves no links)
-    files = [(file.stat().st_mtime_ns, file) for file in (start / FOLDER).glob(f"*/{FILE}") if file.is_file()]
+    try:
+        files = [(file.stat().st_mtime_ns, file) for file in (start / FOLDER).glob(f"*/{FILE}") if file.is_file()]
+    except (OSError, ValueError):  # no path, but any text of a stranger's evaluation
+        return None
     for _, file in sorted(files, reverse=True):
         try:
             seen = _texts(json.loads(read_arrays(file, ("texts",))["texts"].tobytes()))["paths"]

@@ -19,7 +19,7 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import describe_path, exists
 from imagenet_ddp.system.table_files import of_text_cell
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
@@ -59,7 +59,7 @@ class Predictions:
             return None
         path = Path(self.evaluation["checkpoint"])
         moved = CheckpointStore.of_run(self.folder.parent).folder / path.name
-        return moved if moved.is_file() and not path.is_file() else path
+        return moved if exists(str(moved)) and not exists(str(path)) else path
 
     @property
     def model(self) -> str:
@@ -84,7 +84,7 @@ def read(folder: Path, remedy: str = "") -> Predictions:
     ConfigError if its files are missing or have unexpected contents."""
     try:
         return _read(folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         again = f"run `python -m imagenet_ddp.evaluate checkpoint=FILE {quoted(f'hydra.run.dir={folder}')}`"
         raise ConfigError(
             f"{describe_path(folder)} must hold evaluation.json and predictions as evaluate writes them, but does not "
@@ -128,11 +128,15 @@ def _read(folder: Path) -> Predictions:
     def positions(name: str) -> np.ndarray:
         return np.array([position[columns[name][row]] if columns[name][row] else -1 for row in good], dtype=np.int64)
 
+    index = np.array([int(columns["index"][row]) for row in good], dtype=np.int64)
+    target = np.array([position[columns["label"][row]] for row in good], dtype=np.int64)
+    probabilities = np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1)
+    if (index < 0).any() or (probabilities < 0).any() or (probabilities > 1).any():
+        raise ValueError(f"{file.name} has an index < 0 or a probability outside 0..1")
     return Predictions(
-        classes, labels, folder, evaluation, numbers("index").astype(np.int64),
-        [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
-        np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
-        np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
+        classes, labels, folder, evaluation, index,
+        [columns["path"][row] for row in good], target, numbers("loss"), numbers("label_probability"),
+        np.stack([positions(f"class_{rank}") for rank in ranks], axis=1), probabilities,
         np.array([columns["known"][row] == "yes" for row in good]) if "known" in columns else None,
     )  # fmt: skip
 
