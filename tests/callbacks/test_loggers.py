@@ -92,6 +92,16 @@ def test_a_copied_folder_begins_a_run_of_its_own(tmp_path: Path) -> None:
     assert origin("link") == ("7", {})
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"id": 3}', '{"id": "7", "folder": []}', "[" * 100_000])
+def test_without_the_id_of_a_run_a_new_one_begins(content: str, tmp_path: Path) -> None:
+    (tmp_path / "logger_mine.json").write_text(content)
+    logger = Sent(tmp_path, None)
+    assert logger.id is None
+    logger.connect()
+    assert Sent(tmp_path, None).id == "7"
+    Sent.all.pop()  # it has no thread
+
+
 def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_logger, "END_S", 0.2)
     monkeypatch.setattr(background_logger, "MAX_WAITING", 50)

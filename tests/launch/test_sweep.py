@@ -13,6 +13,8 @@ from conftest import PROBES, SMALL, Run
 from helpers.train_runs import probe, seen, start, summary, wait_for
 
 from imagenet_ddp.distributed.launchers.slurm import array_tasks
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.launch import sweep
 
 SHORT = [*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1"]
 
@@ -127,3 +129,12 @@ def test_refused(
         (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({**stored, "jobs": jobs}))
     assert message in refused("train", *options, **environ)
     assert not (tmp_path / "runs").exists() and not (tmp_path / "s/0").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"options": 3}, {"options": "seed=0"}, {"flags": [[]]}, {"jobs": None}, {"jobs": [3]}, {"folder": []}]
+)
+def test_a_sweep_with_parts_of_another_type(wrong: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"options": [], "flags": [], "jobs": [], **wrong}))
+    with pytest.raises(ConfigError, match=r"must be the folder of a sweep, but sweep\.yaml has other content"):
+        sweep.expand_resume(["-m", f"sweep.resume={tmp_path}"])

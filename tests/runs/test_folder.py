@@ -99,8 +99,9 @@ def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
     assert folder.make_new(wanted, again=True, options=runs[0]) == made[0]
     assert folder.make_new(wanted, again=True, options=runs[1]) in made[1:]
     assert folder.made_for(wanted, ["optim.lr=0.3"]) is None
-    (made[0] / folder.MADE_FOR).write_text("{")
-    assert folder.made_for(wanted, runs[0]) is None
+    for other in ("{", "3", "[1]", "[" * 100_000, "\0"):
+        (made[0] / folder.MADE_FOR).write_text(other)
+        assert folder.options_of(made[0]) is None and folder.made_for(wanted, runs[0]) is None
     for path in made:
         folder.remove_refused(path, ConfigError(""))
     assert not made[0].exists() and made[1].exists()

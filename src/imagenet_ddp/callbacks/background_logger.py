@@ -17,7 +17,7 @@ from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.files import atomic_write
+from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import first_line
 
 START_S = 30.0  # longest wait for the first answer of a server
@@ -178,8 +178,10 @@ class Background(Logger):
             )
 
 
-def _read(file: Path) -> dict[str, str]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def _read(file: Path) -> dict[str, Any]:
+    """Return the id and the folder of a stored run; {} if the file is none that connect() wrote."""
+    found = read_mapping(file)
+    return found if isinstance(found.get("id"), str) and isinstance(found.get("folder", ""), str) else {}
 
 
 def _is_of(folder: Path, stored: Mapping[str, str], file: Path) -> bool:

@@ -115,6 +115,8 @@ def list_of(member: Kind, words: str, length: int | None = None, *, least: int =
 FLAG = choice(True, False)
 NULL = kind("null", lambda value: value is None)
 AUTO = choice("auto")
+TEXT = matching(r"(?s).*", "text")
+TEXTS = list_of(TEXT, "a list of text", least=0)
 
 
 def expect(key: str, value: Any, allowed: Kind, *fixes: Fix) -> list[Mistake]:

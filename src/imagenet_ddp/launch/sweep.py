@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config.paths import relative_options
+from imagenet_ddp.config.validators import TEXT, TEXTS, list_of
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -88,11 +89,15 @@ def _untrusted(options: Sequence[str], typed: Sequence[str]) -> list[str]:
     return [*([f"allow_targets=[{','.join([*allowed, *classes])}]"] if classes else []), *others]
 
 
+# What the parts of a stored sweep may be, as far as they are there.
+_PARTS = {"options": TEXTS, "flags": TEXTS, "folder": TEXT, "jobs": list_of(TEXTS, "lists of text", least=0)}
+
+
 def _stored(sweep_dir: Path) -> dict[str, Any]:
     """Return the content of sweep.yaml. Raises ConfigError if the file cannot be read, or is not one of store()."""
     problems: list[str] = []
     found = read_mapping(sweep_dir / FILE, problems)
-    if not problems and not all(isinstance(word, str) for key in ("options", "flags") for word in found.get(key, [])):
+    if not problems and not all(_PARTS[key].accepts(found[key]) for key in _PARTS.keys() & found.keys()):
         problems.append(f"{FILE} has other content")
     if problems:
         raise ConfigError(

@@ -11,7 +11,7 @@ from torch import Tensor
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.stored import not_plain
-from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list_of, matching
+from imagenet_ddp.config.validators import NULL, TEXT, TEXTS, integer, is_mapping, kind, list_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.nonfinite import nonfinite_names, not_stored
 from imagenet_ddp.system.text import load_error
@@ -86,8 +86,7 @@ def read(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-_TEXTS = list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
-_TEXT, _COUNT = matching(r"(?s).*", "text"), integer(0)
+_COUNT = integer(0)
 _MAPPING = kind("a mapping of names", lambda value: is_mapping(value) and all(isinstance(name, str) for name in value))
 
 
@@ -110,12 +109,12 @@ _OPTIMIZERS = kind(
 )
 # What the parts of a checkpoint may be, as far as they are there. The others are read by Lightning alone.
 _PARTS = {
-    "config": _MAPPING, "classes": _TEXTS, "labels": _TEXTS, "eval_transform": _MAPPING, "version": _TEXT,
-    "command": _TEXT, "experiment": NULL | _TEXT, "folder": NULL | _TEXT, "images_digest": _TEXT,
-    "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "ended_by": NULL | _TEXT,
+    "config": _MAPPING, "classes": TEXTS, "labels": TEXTS, "eval_transform": _MAPPING, "version": TEXT,
+    "command": TEXT, "experiment": NULL | TEXT, "folder": NULL | TEXT, "images_digest": TEXT,
+    "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "ended_by": NULL | TEXT,
     "threads": list_of(integer(1), "two integers", 2),
     "best_score": NULL | kind("a number", lambda value: isinstance(value, float)),
-    "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | _TEXT,
+    "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | TEXT,
     "image_keys": NULL | kind("two lists of keys", _are_keys),
 }  # fmt: skip
 

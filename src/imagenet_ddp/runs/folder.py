@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from imagenet_ddp.config.validators import TEXTS
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
-from imagenet_ddp.system.files import open_to_append
+from imagenet_ddp.system.files import open_to_append, read_small
 from imagenet_ddp.system.text import without_secrets
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
@@ -75,9 +76,10 @@ def _keep_options(folder: Path, options: Sequence[str] | None) -> None:
 def options_of(folder: Path) -> list[str] | None:
     """Return the options for which a folder was made, as typed, but without secrets; None if they are not known."""
     try:
-        return json.loads((folder / MADE_FOR).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_small(folder / MADE_FOR))
+    except (OSError, ValueError, RecursionError):
         return None
+    return found if TEXTS.accepts(found) else None
 
 
 def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:

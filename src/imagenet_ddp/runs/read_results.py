@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.figures import figure_of
-from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching, number
+from imagenet_ddp.config.validators import FLAG, NULL, TEXT, TEXTS, integer, is_mapping, kind, number
 from imagenet_ddp.system.files import read_mapping
 
 _COUNT, _SHARE, _NUMBER = integer(0, 2**63 - 1), number(0, 1), number(-1e300, 1e300)
-_TEXT, _TEXTS = matching(r"(?s).*", "text"), list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
 _MAPPING = kind("a mapping", is_mapping)
 _MAYBE = NULL | _NUMBER  # null stands for NaN, of a net that diverged
 _NUMBERS = kind("a mapping to numbers", lambda value: is_mapping(value) and all(map(_MAYBE.accepts, value.values())))
@@ -27,11 +26,11 @@ _PARTS = {
             "command", "folder", "finished_at", "git_commit", "precision", "hardware", "experiment", "ended_by",
             "checkpoint", "weights", "predictions", "left_out",
         ),
-        NULL | _TEXT,
+        NULL | TEXT,
     ),
     **dict.fromkeys(("data", "versions"), _MAPPING),
     "finished": FLAG, "seed": NULL | integer(), "best_epoch": NULL | _COUNT, "calibration": _NUMBERS, "known": _NUMBERS,
-    "classes": _TEXTS, "labels": _TEXTS,
+    "classes": TEXTS, "labels": TEXTS,
 }  # fmt: skip
 
 
