@@ -7,6 +7,7 @@ from helpers.made_features import blobs
 
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
+    estimate,
     fold_of_each,
     interval,
     learning_curve,
@@ -62,3 +63,14 @@ def test_the_curve_says_whether_more_photographs_help():
 
     assert "would hardly help" in sentence(0.1, 16)
     assert "would help" in sentence(6.0, 200)
+
+
+def test_copies_that_are_held_together_do_not_change_the_curve():
+    features, rows = blobs(240, 4, size=64, spread=4.0), np.tile(np.arange(240), 4)
+    once = estimate(features.vectors, features.targets, 4, 0.03, 0).curve
+    copied = estimate(features.vectors[rows], features.targets[rows], 4, 0.03, 0, groups=rows).curve
+    assert copied.num_images == [4 * number for number in once.num_images]
+    assert [each.share for each in copied.accuracies] == pytest.approx(
+        [each.share for each in once.accuracies], abs=0.01
+    )
+    assert once.accuracies[0].share < once.accuracies[2].share - 0.05

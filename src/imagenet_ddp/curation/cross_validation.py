@@ -125,12 +125,14 @@ class LearningCurve:
 
 
 def learning_curve(
-    axes: PrincipalAxes, targets: np.ndarray, num_classes: int, folds: np.ndarray, whole: Accuracy, l2: float = 0.03
-) -> LearningCurve:
+    axes: PrincipalAxes, targets: np.ndarray, num_classes: int, folds: np.ndarray, whole: Accuracy, l2: float = 0.03,
+    groups: np.ndarray | None = None,
+) -> LearningCurve:  # fmt: skip
     """Return the accuracy with a quarter and half of the images outside each fold, and with all, which is `whole`.
-    axes: of the features. folds: result of fold_of_each."""
+    axes: of the features. folds: result of fold_of_each. groups: as for fold_of_each, because a quarter with one copy
+    of each photograph would have them all."""
     labels = torch.from_numpy(targets).to(axes.places.device)
-    quarters = fold_of_each(targets, 4, seed=1)
+    quarters = fold_of_each(targets, 4, seed=1, groups=groups)
     numbers, found = list[int](), list[Accuracy]()
     for count in (1, 2):
         num_right, sizes = 0, list[int]()
@@ -191,4 +193,4 @@ def estimate(
     probabilities = out_of_fold(vectors, targets, num_classes, folds, l2, axes)
     regression = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
     neighbours = neighbour_accuracy(vectors, targets, num_classes, folds)
-    return Estimate(regression, neighbours, learning_curve(axes, targets, num_classes, folds, regression, l2))
+    return Estimate(regression, neighbours, learning_curve(axes, targets, num_classes, folds, regression, l2, groups))

@@ -61,7 +61,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str
     axes = PrincipalAxes(torch.from_numpy(features.vectors))
     probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
-    curve = learning_curve(axes, targets, num_classes, folds, whole)
+    curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
     return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out)), ""
 
 
