@@ -10,8 +10,17 @@ from helpers.made_photographs import photograph
 from PIL import Image
 
 from imagenet_ddp.curation.features import Features
-from imagenet_ddp.curation.near_copies import COLUMNS, Group, NearCopies, Pair, candidates, find_near_copies
+from imagenet_ddp.curation.near_copies import (
+    COLUMNS,
+    Group,
+    NearCopies,
+    Pair,
+    candidates,
+    find_near_copies,
+    read_list,
+)
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
+from imagenet_ddp.system.table_files import table_bytes
 
 CLASSES = ["cat", "dog"]
 
@@ -85,6 +94,21 @@ def test_an_image_that_is_gone_has_no_copies(images: dict[str, FileImages], tmp_
     (tmp_path / "train/cat/zz.jpg").write_bytes(b"no image")
     found = find_near_copies(features, images)
     assert stems(found, features) == [["00", "turned", "crop"], ["grey", "01"]] and found.num_unread == 2
+
+
+def test_what_is_left_of_a_group_names_no_image_that_is_gone(tmp_path: Path):
+    """Of 0-1, 1-2, 2-3, 2-4 and 5-6, 2 and 6 are gone: 3 and 4 stay copies of the others."""
+    features, agreements = blobs(8), {(0, 1): 0.7, (1, 2): 0.6, (2, 3): 0.8, (2, 4): 0.9, (5, 6): 0.9}
+    pairs = [Pair(*both, 0.9, agreement, False) for both, agreement in agreements.items()]
+    groups = NearCopies([Group([0, 1, 2, 3, 4], pairs[:4], False, True), Group([5, 6], pairs[4:], False, True)])
+    found = groups.among(features, ~np.isin(np.arange(8), [2, 6]))
+    assert [group.members for group in found.groups] == [[0, 1, 3, 4]]
+    assert min(pair.agreement for pair in found.pairs) == 0.7
+    rows, paths = found.rows(features), features.paths
+    assert [row[-2:] for row in rows] == [("0.70", paths[1]), ("0.70", paths[0]), ("0.80", ""), ("0.90", "")]
+    (tmp_path / "list.csv").write_bytes(table_bytes(COLUMNS, rows))
+    images, listed = read_list(tmp_path / "list.csv")
+    assert [row[1:] for row in listed.rows(images)] == [row[1:] for row in rows]
 
 
 def test_without_images_or_with_one_there_are_no_candidates():

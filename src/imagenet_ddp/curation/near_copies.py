@@ -35,8 +35,9 @@ COLUMNS = ("group", "path", "label", "split", "cosine", "agreement", "most_simil
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images that show the same photograph. first, second: positions in the features, first < second. cosine: of
-    their features. agreement: share of the windows with texture that are the same (pixel_match.py)."""
+    """Two images that show the same photograph. first, second: positions in the features, first < second; equal where
+    the other image is not among them. cosine: of their features. agreement: share of the windows with texture that are
+    the same (pixel_match.py)."""
 
     first: int
     second: int
@@ -99,7 +100,7 @@ class NearCopies:
 
     def rows(self, features: Features) -> list[tuple[Any, ...]]:
         """Return the rows of near_copies.csv, with COLUMNS. cosine, agreement and most_similar: of the pair of the
-        image that agrees best."""
+        image that agrees best; most_similar is empty if the other image is not among the features."""
         found = list[tuple[Any, ...]]()
         for number, group in enumerate(self.groups, 1):
             best_of: dict[int, Pair] = {}
@@ -110,7 +111,8 @@ class NearCopies:
                 best = best_of[at]
                 other = best.second if at == best.first else best.first
                 label, split = features.labels[features.targets[at]], features.place(at)[0]
-                figures = f"{best.cosine:.3f}", f"{best.agreement:.2f}", features.paths[other]
+                path = "" if other == at else features.paths[other]
+                figures = f"{best.cosine:.3f}", f"{best.agreement:.2f}", path
                 found.append((number, features.paths[at], label, split, *figures))
         return found
 
@@ -118,8 +120,20 @@ class NearCopies:
         """Return the groups without the images that are gone, and without groups of which only one image is left.
         features: with the splits and classes that count now. is_there: bool, for each image of the features."""
         left = ([at for at in group.members if is_there[at]] for group in self.groups)
-        parts = ((members, group.pairs) for members, group in zip(left, self.groups, strict=True) if len(members) > 1)
+        parts = (
+            (members, _pairs_left(group.pairs, is_there))
+            for members, group in zip(left, self.groups, strict=True)
+            if len(members) > 1
+        )
         return replace(self, groups=_groups_of(parts, features))
+
+
+def _pairs_left(pairs: Sequence[Pair], is_there: np.ndarray) -> list[Pair]:
+    """Return the pairs without the images that are gone, with pairs of one image for those that have no other left."""
+    left = [pair for pair in pairs if is_there[pair.first] and is_there[pair.second]]
+    has_other = {at for pair in left for at in (pair.first, pair.second)}
+    alone = [(at, pair) for pair in pairs for at in (pair.first, pair.second) if is_there[at] and at not in has_other]
+    return left + [replace(pair, first=at, second=at) for at, pair in alone]
 
 
 def read_list(file: Path) -> tuple[Features, NearCopies]:
