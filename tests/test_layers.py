@@ -1,8 +1,9 @@
 """Who may import whom, read from the source: imports run downward only."""
 
 import ast
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -48,9 +49,11 @@ def package_of(module: str) -> str:
     return f"{first}.{second}" if f"{first}.{second}" in LAYER_OF else first
 
 
-def imports() -> Iterator[tuple[str, str, str]]:
-    """Yield (place, importing module, imported module or name) of every import in the project, at the top of a file or
+@functools.cache
+def imports() -> list[tuple[str, str, str]]:
+    """Return (place, importing module, imported module or name) of every import in the project, at the top of a file or
     within a function."""
+    found = []
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -59,7 +62,8 @@ def imports() -> Iterator[tuple[str, str, str]]:
             above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for name in (f"{above}{alias.name}" for alias in node.names):
                 if name.partition(".")[0] == PROJECT:
-                    yield f"{path}:{node.lineno}", module, name
+                    found.append((f"{path}:{node.lineno}", module, name))
+    return found
 
 
 def file_of(name: str) -> str:

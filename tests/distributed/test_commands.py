@@ -234,6 +234,7 @@ def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, address: Address, 
 def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """It accepts connections, but sends nothing."""
     monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within SEND_S
+    monkeypatch.setattr(module, "SEND_S", 2.0)
     with program(None) as port:
         report_refusal(as_rank(Address("127.0.0.1", port), number, 2), [MISTAKE])
     join_bounded()

@@ -17,9 +17,8 @@ from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.place import Place
 
 RANK = """
-number, size, port, then, grace_s, options = args
-failure_watch.GRACE_S = grace_s
-vars(failure_watch).update(options)
+number, size, port, then, options = args
+vars(failure_watch).update({"BEAT_S": 0.2, "GRACE_S": 1, **options})  # others read a reason within a beat
 ten = timedelta(seconds=20)
 if not port:
     raw = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
@@ -43,11 +42,11 @@ os._exit(1)
 """
 
 
-def start_ranks(*then: str, grace_s: float = 0.2, port: int = 0, **options: float) -> list[Command]:
+def start_ranks(*then: str, port: int = 0, **options: float) -> list[Command]:
     """One rank for each; they are ready when this returns. port: of a launcher's store; 0: rank 0 serves it."""
-    first = start_code(RANK, 0, len(then), port, then[0], grace_s, options)
+    first = start_code(RANK, 0, len(then), port, then[0], options)
     port = port or int(first.wait_for_line("port").split()[1])
-    members = [first, *(start_code(RANK, n, len(then), port, then[n], grace_s, options) for n in range(1, len(then)))]
+    members = [first, *(start_code(RANK, n, len(then), port, then[n], options) for n in range(1, len(then)))]
     for member in members:
         member.wait_for_line("ready")
     time.sleep(0.1)  # rank 0 has heard from all
@@ -71,7 +70,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
 def test_a_rank_that_is_silent_for_long_is_gone(victim: int):
     """As the rank of another machine, whose cable is pulled, is: it does not count its beats up."""
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=2, port=server.port, LOST_BEATS=10)
+    members = start_ranks(SLEEP, SLEEP, SLEEP, port=server.port, LOST_BEATS=20)
     members[victim].send_signal(signal.SIGSTOP)
     for number in {0, 1, 2} - {victim}:
         assert members[number].wait(20) == 1
@@ -81,7 +80,7 @@ def test_a_rank_that_is_silent_for_long_is_gone(victim: int):
 
 def test_a_store_that_is_silent_for_long_is_gone():
     """As where the machine of rank 0 is: nobody answers, and no connection is closed."""
-    members = start_ranks(SLEEP, SLEEP, LOST_BEATS=10)
+    members = start_ranks(SLEEP, SLEEP, LOST_BEATS=20)
     members[0].send_signal(signal.SIGSTOP)
     assert members[1].wait(20) == 1
     assert "rank 1 ends because rank 0 is gone" in members[1].err
@@ -91,7 +90,7 @@ def test_a_store_that_is_silent_for_long_is_gone():
 def test_a_lost_connection_is_blamed_on_the_rank_that_was_killed():
     """A rank whose collective fails before anybody knows why waits for the cause."""
     follows = "time.sleep(0.3); print('first', line.fail('connection closed', follows=True), line.failed); os._exit(1)"
-    members = start_ranks(SLEEP, follows, SLEEP, grace_s=5)
+    members = start_ranks(SLEEP, follows, SLEEP, GRACE_S=5)
     members[2].kill()
     members[2].wait(5)
     assert "first False rank 2 is gone" in members[1].wait_for_line("first")

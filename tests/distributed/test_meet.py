@@ -157,8 +157,9 @@ def test_another_version_is_told_to_all(fake_ranks: FakeRanks):
 
 def test_many_ranks_meet_at_one_store(monkeypatch: pytest.MonkeyPatch):
     """And agree once more, each with a connection of its own: more than read the entries of all, in several reads."""
-    size, server = meet.MAX_READERS + 32, connect(1)[0]
-    monkeypatch.setattr(meet, "READ_AT_ONCE", 40)
+    size, server = 40, connect(1)[0]
+    monkeypatch.setattr(meet, "MAX_READERS", 16)
+    monkeypatch.setattr(meet, "READ_AT_ONCE", 12)
 
     def rank(number: int) -> int:
         store = TCPStore("127.0.0.1", server.port, None, False, timeout=timedelta(seconds=60)) if number else server

@@ -30,7 +30,7 @@ NETS = {
 }
 SEVERAL = {"deit_tiny_distilled_patch16_224", "levit_128s", "crossvit_tiny_240", "repvit_m0_9"}
 CASES = [
-    pytest.param(library, name, size, id=f"{library}-{name}")
+    pytest.param(library, name, size, id=f"{library}-{name}", marks=[pytest.mark.slow(2)] if size > 64 else [])
     for (library, size), names in NETS.items()
     for name in names.split()
 ]
@@ -70,7 +70,11 @@ def test_a_new_head_starts_at_the_loss_of_guessing_and_all_of_it_learns(
 
 @pytest.mark.parametrize(
     ("library", "name"),
-    [("torchvision", "resnet18"), ("torchvision", "vit_b_16"), ("timm", "mobilenetv3_small_050")],
+    [
+        ("torchvision", "resnet18"),
+        pytest.param("torchvision", "vit_b_16", marks=pytest.mark.slow(2)),
+        ("timm", "mobilenetv3_small_050"),
+    ],
 )
 def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
     keys = ModelConfig(name=name, library=library)

@@ -18,10 +18,17 @@ from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
 from imagenet_ddp.report.predictions import Predictions, read
 from imagenet_ddp.report.run_folders import read_run
+from imagenet_ddp.runs import plots
 from imagenet_ddp.system.table_files import table_bytes
 
 EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 CLASSES = [EVIL, "größe 数 🦉", "a & b", "{{ 7 * 7 }}"]
+
+
+@pytest.fixture(autouse=True)
+def _figures_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes most of the time of a page: test_browser.py looks at drawn ones."""
+    monkeypatch.setattr(plots, "png", lambda *_, **__: b"PNG")
 
 
 class Reader(HTMLParser):

@@ -1,7 +1,7 @@
 """A key that was typed and that nothing reads is refused, with what would make it count."""
 
-import copy
 import functools
+import pickle
 import re
 from dataclasses import fields
 from typing import Any, cast
@@ -71,7 +71,7 @@ def refused(verb: str, options: list[str]) -> list[str]:
 def mistakes(verb: str, options: list[str]) -> list[Mistake]:
     """Return the mistakes in these options of a command. Files are composed once; values are laid over a copy."""
     choices = [option for option in options if re.match(r"[a-z]+=", option) and not re.match("decisions|undo", option)]
-    config = copy.deepcopy(composed(verb, *choices))
+    config = pickle.loads(pickle.dumps(composed(verb, *choices)))  # a third of the time of a copy
     for path, _, value in (option.partition("=") for option in options if option not in choices):
         OmegaConf.update(config, path, yaml.safe_load(value))
     return unread(options, typed_config(config, COMMANDS[verb], partial=True), declared(verb))
