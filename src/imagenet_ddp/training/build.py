@@ -3,7 +3,7 @@ that are automatic come from the plan."""
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,15 +211,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     )
     trainer = make_trainer(plan, world, [*training_callbacks, *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
-    if stored is not None:
-        if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
-            allowed = f"set to resume {job.checkpoint}"
-            raise ConfigError(must_be("callbacks.checkpoint", allowed, "none", setting("callbacks=default")))
-        # nothing is left to train if the training had ended, and the process ended before it wrote summary.json, unless
-        # the options now set another end
-        ended_by = stored[KEY].get("ended_by")
-        is_longer = prolongs(ended_by, changes(stored[KEY]["config"], job.config))
-        checkpoint.is_over = ended_by is not None and not is_longer
+    if job.checkpoint is not None and stored is not None:
+        _prepare_resume(checkpoint, stored[KEY], job, job.checkpoint)
     if checkpoint is not None and world.place.rank == 0:
         # the run folder links to the checkpoints, wherever they are
         store = CheckpointStore.of_run(job.run_dir)
@@ -227,6 +220,20 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         checkpoint.dirpath = store.folder
         store.require_room(checkpoint_bytes(module.net, plan.config), resumed=stored is not None)
     return Run(trainer, module, data, find_log(trainer), checkpoint)
+
+
+def _prepare_resume(checkpoint: ResumeCheckpoint | None, stored: Mapping[str, Any], job: Job, path: Path) -> None:
+    """Tell the callback whether the training that is resumed is over. Raises ConfigError without such a callback.
+    stored: this project's part of the checkpoint at the path."""
+    if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
+        raise ConfigError(
+            must_be("callbacks.checkpoint", f"set to resume {path}", "none", setting("callbacks=default"))
+        )
+    # nothing is left to train if the training had ended, and the process ended before it wrote summary.json, unless the
+    # options now set another end
+    ended_by = stored.get("ended_by")
+    is_longer = prolongs(ended_by, changes(stored["config"], job.config))
+    checkpoint.is_over = ended_by is not None and not is_longer
 
 
 def _watches(plan: Plan, world: World, log: Log) -> list[L.Callback]:
