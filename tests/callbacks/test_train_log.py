@@ -1,5 +1,6 @@
 """What loggers and callback_metrics get, at which steps, and that no other step is held up for it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.measures import RunningSums, Span, StepTimes
+from imagenet_ddp.callbacks.measures import Best, RunningSums, Span, StepTimes
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.sums import Sums
@@ -249,3 +250,17 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):
         raise ModuleNotFoundError("No module named 'psutil'")
+
+
+def test_of_equal_scores_that_with_the_lowest_loss_is_the_best() -> None:
+    """With few validation images, many are equal. Where no loss is known, the first stays."""
+    best, first = Best("val/top1"), Best("val/top1", value=0.5, epoch=1)
+    for epoch, (top1, loss) in enumerate([(0.5, 1.0), (0.5, 0.8), (0.5, 0.9), (0.4, 0.1), (0.5, float("nan"))]):
+        metrics = {"val/top1": torch.tensor(top1), "val/loss": torch.tensor(loss)}
+        trainer: Any = SimpleNamespace(
+            callback_metrics=metrics, sanity_checking=False, current_epoch=epoch, global_step=7 * epoch
+        )
+        best.update(trainer)
+        first.update(trainer)
+    assert (best.value, best.epoch, best.step) == (0.5, 2, 7) and best.loss == pytest.approx(0.8)
+    assert first.epoch == 1

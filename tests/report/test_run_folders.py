@@ -35,6 +35,8 @@ def test_the_best_epoch_brings_its_own_top5_and_loss(tmp_path: Path):
     write_metrics(folder, rows, columns)
     run = run_in(folder)
     assert (run.best, run.best_epoch, run.at_best) == (0.9, 2, {"top1": 0.9, "top5": 0.6, "loss": 1.0})
+    write_metrics(folder, [*rows, [5, 0.9, 0.7, 0.9, 0.9]], columns)
+    assert run_in(folder).best_epoch == 5, "of equal scores, that with the lowest loss"
     (folder / "summary.json").write_text(json.dumps({"best/val/top1": 0.95, "best_epoch": 2, "epochs": 4}))
     run = run_in(folder)  # the best validation was within the epoch, and has no row
     assert (run.best, run.best_epoch, run.at_best) == (0.95, 2, {})

@@ -13,6 +13,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.figures import LOSS
 from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.models.sums import Sums, loss_dtype, to_host
 
@@ -65,15 +66,17 @@ class RunningSums:
 
 @dataclass
 class Best:
-    """The best score of a metric so far. mode: min or max. value: None before the first validation. epoch: the epoch,
-    counted from 1, in which it was reached; 0 before the first step. step: the number of optimizer steps after which it
-    was reached."""
+    """The best score of a metric so far; of equal ones, which few validation images often give, that with the lowest
+    val/loss. mode: min or max. value: None before the first validation. epoch: the epoch, counted from 1, in which it
+    was reached; 0 before the first step. step: the number of optimizer steps after which it was reached. loss: -inf
+    if it is not known."""
 
     monitor: str
     mode: str = "max"
     value: float | None = None
     epoch: int = 0
     step: int | None = None
+    loss: float = -math.inf
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
@@ -82,10 +85,12 @@ class Best:
     def update(self, trainer: L.Trainer) -> None:
         """Read the score of the validation that has just ended."""
         value = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        loss = float(trainer.callback_metrics.get(f"val/{LOSS.name}", -math.inf))
         sign = 1 if self.mode == "max" else -1
-        if not math.isnan(value) and (self.value is None or sign * value > sign * self.value):
+        is_better = self.value is None or sign * value > sign * self.value
+        if not math.isnan(value) and (is_better or (value == self.value and loss < self.loss)):
             epoch = 0 if trainer.sanity_checking else trainer.current_epoch + 1
-            self.value, self.epoch, self.step = value, epoch, trainer.global_step
+            self.value, self.epoch, self.step, self.loss = value, epoch, trainer.global_step, loss
 
 
 @dataclass

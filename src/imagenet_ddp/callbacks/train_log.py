@@ -275,6 +275,7 @@ class TrainLog(L.Callback):
         for key, stored in state_dict["bests"].items():
             best = self.bests.setdefault(key, Best(stored["monitor"], stored["mode"]))
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
+            best.loss = stored.get("loss", best.loss)  # older checkpoints have none
         self._restored = Sums.of(self._sums_of, state_dict["sums"])
         self.train_times.load_state_dict(state_dict["times"])
         self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}

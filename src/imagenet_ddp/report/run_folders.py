@@ -14,7 +14,7 @@ from imagenet_ddp.config.figures import TOP1, Figure, best_metric, figure_of
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.runs.folder import is_locked
-from imagenet_ddp.runs.plots import Table, column, read_metrics
+from imagenet_ddp.runs.plots import Table, best_epoch, column, read_metrics
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.files import UnusualFileError
@@ -93,8 +93,8 @@ def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[Figure, float | N
     if best is None:
         return score, None, None, {}
     epochs, values = column(metrics, name)
-    at_best = next((each for each in epochs[np.isclose(values, best)].tolist() if epoch in (None, each)), None)
-    if at_best is None:
+    at_best = best_epoch(metrics, name, best) if epoch is None else epoch
+    if at_best is None or at_best not in epochs[np.isclose(values, best)]:
         return score, best, epoch, {}
     here = {name: values[metrics["epoch"] == at_best] for name, values in metrics.items()}
     found = {name.removeprefix("val/"): _last(here, name) for name in here if name.startswith("val/")}

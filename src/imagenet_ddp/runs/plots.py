@@ -106,12 +106,12 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
     """Return the figure. table: the result of `read_metrics`. scheme: light or dark. is_narrow: for a phone, one panel
     below the other."""
     name = best_metric(table)
-    score, (epochs, scores) = figure_of(name), column(table, name)
+    score, (_, scores) = figure_of(name), column(table, name)
     words, (_, so_far) = "", column(table, f"best/{name}")
     if len(scores):
         best = so_far[-1] if len(so_far) else scores.max() if score.mode == "max" else scores.min()
-        at = epochs[np.isclose(scores, best)]  # none if the best validation was within an epoch
-        words = f", best validation {score.title} {score.text(best)}{f' in epoch {at[0]:.0f}' if len(at) else ''}"
+        at = best_epoch(table, name, best)
+        words = f", best validation {score.title} {score.text(best)}{'' if at is None else f' in epoch {at:.0f}'}"
     others = [each for each in FIGURES.values() if each not in (LOSS, score) and f"val/{each.name}" in table]
     shown = {each.name: each.heading for each in (LOSS, score, *others, *FIGURES_OF["one"])}
     top5 = np.concatenate([column(table, f"{split}/{TOP5.name}")[1] for split in ("train", "val")])
@@ -132,6 +132,14 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
             if name == "loss":
                 axes.legend(frameon=False)
     return figure
+
+
+def best_epoch(table: Table, name: str, best: float) -> float | None:
+    """Return the epoch of the weights in best.ckpt: of those with the best score, that with the lowest loss. None if
+    the best validation was within an epoch."""
+    epochs, values = column(table, name)
+    losses = dict(zip(*column(table, f"val/{LOSS.name}"), strict=True))
+    return min(epochs[np.isclose(values, best)], key=lambda epoch: losses.get(epoch, np.inf), default=None)
 
 
 def read_metrics(metrics_csv: Path) -> Table:
