@@ -45,8 +45,9 @@ def check_page(checked: Checked, sections: Sequence[Section], notes: Sequence[st
         ("images", f"{sum(map(len, checked.images.values())):,}", ", ".join(numbers)),
         ("classes", f"{len(checked.labels):,}", ""),
     ]
+    where = f" in {name}" if (name := Path(checked.root).name) else ""
     return render(FOLDER / "check.html", {
-        "marker": MARKER, "title": f"Images of {Path(checked.root).name or 'the data set'}", "name": checked.root,
+        "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
         "figures": figures, "to_mend": to_mend, "good": [each for each in findings if not each.urgency],
         "notes": notes, "sections": [section for section in sections if section.title],
     })  # fmt: skip
