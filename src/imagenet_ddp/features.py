@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, new_config
 from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
-from imagenet_ddp.mistakes import must_be, setting
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.use import worker
@@ -46,12 +46,15 @@ def launch(request: parse.Request) -> int | None:
         if config.strategy.name in DATA_PARALLEL:
             allowed, got = "ddp or auto for features", config.strategy.name
             raise ConfigError(must_be("strategy.name", allowed, got, setting("strategy=ddp")))
-        limits = config.trainer.limit_val_batches, config.trainer.overfit_batches, config.trainer.fast_dev_run
-        if str(limits[0]) not in ("None", "1.0") or any(limits[1:]):  # 1: one batch
-            raise ConfigError(
-                "features must see all images, but trainer.limit_val_batches, overfit_batches or fast_dev_run leaves "
-                "some out. Hint: leave these options out."
-            )
+        trainer = config.trainer
+        limits = {
+            "limit_val_batches": str(trainer.limit_val_batches) not in ("None", "1.0"),  # 1: one batch
+            "overfit_batches": trainer.overfit_batches, "fast_dev_run": trainer.fast_dev_run,
+        }  # fmt: skip
+        if wrong := [f"trainer.{name}" for name, is_limit in limits.items() if is_limit]:
+            leave = "leaves" if len(wrong) == 1 else "leave"
+            what = f"features must see all images, but {' and '.join(wrong)} {leave} some out"
+            raise ConfigError(Mistake(what, tuple(wrong), (without(*wrong),)))
         config = replace(config, compile=CompileConfig())  # a compiled net has no place to read its features
         folder = Path(request.hydra.run.dir) / pass_name(config)
         with disk_errors_as_run_error(folder):

@@ -33,7 +33,7 @@ def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "multirun").exists()
     assert sorted(path.name for path in (tmp_path / "s").iterdir() if path.is_dir()) == ["0", "1", "2"]
     twice = run("train", "-m", *options, *more, PYTHONPATH=PROBES, code=2)
-    assert "must be a new folder, but holds a sweep. Hint: to continue it, set" in " ".join(twice.stderr.split())
+    assert "must be a new folder, but holds a sweep. Hint: set sweep.resume=" in " ".join(twice.stderr.split())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from imagenet_ddp.data.sources.groups import first_of_each
 from imagenet_ddp.data.sources.image_files import SAY_EVERY_S
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun
@@ -154,12 +155,14 @@ def read_list(file: Path) -> tuple[Features, NearCopies]:
             pairs[first, second] = Pair(first, second, float(cosine), float(agreement), is_mirrored=False)
             members.append(row)
     except OSError as error:
-        raise ConfigError(f"near_copies={file} cannot be read: {error.strerror}. Hint: run the check again.") from error
+        what = f"near_copies={file} cannot be read: {error.strerror}"
+        raise ConfigError(Mistake(what, ("near_copies",), hint="run the check again")) from error
     except (KeyError, ValueError) as error:
-        raise ConfigError(
+        what = (
             f"near_copies={file} must be the list of a check, with the columns {', '.join(COLUMNS)}, but is not "
-            f"({type(error).__name__}: {error}). Hint: run the check again."
-        ) from error
+            f"({type(error).__name__}: {error})"
+        )
+        raise ConfigError(Mistake(what, ("near_copies",), hint="run the check again")) from error
     images = replace(
         Features.bare(np.zeros((len(paths), 0), np.float32), np.zeros(len(paths), np.uint64), ""),
         targets=targets, is_val=is_val, index=np.arange(len(paths)), paths=paths, classes=labels, labels=labels,

@@ -50,10 +50,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     request = parse.command_line("doctor", argv, environ)
     config = typed_config(request.config, RunConfig)
     if config.resume not in (None, "auto"):
-        raise ConfigError(
-            f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
-            "Hint: type the options of that run, without resume."
-        )
+        what = f"resume={config.resume} loads the options of a run, but doctor checks only typed options"
+        raise ConfigError(Mistake(what, ("resume",), hint="type the options of that run, without resume"))
     return Options(request, config, Path(request.hydra.run.dir))
 
 

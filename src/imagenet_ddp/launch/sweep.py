@@ -118,7 +118,8 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
             raise ConfigError(Mistake(what, (key,), ways))
     chosen, count = request.config.sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
-        raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")
+        what = "sweep.job must have one value, got several"
+        raise ConfigError(Mistake(what, ("sweep.job",), hint="start one command per job"))
     if chosen == "list":
         for number, names in enumerate(request.names):
             print(number, names or "no options")
@@ -226,10 +227,10 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     sweep_dir = _sweep_dir(request).absolute()
     if is_new and (sweep_dir / FILE).exists():
-        raise ConfigError(
-            f"hydra.sweep.dir={sweep_dir} must be a new folder, but holds a sweep. Hint: to continue it, set "
-            f"sweep.resume={sweep_dir}; for another one, set hydra.sweep.dir to another folder."
-        )
+        what = f"hydra.sweep.dir={sweep_dir} must be a new folder, but holds a sweep"
+        resume = overrides.quoted(f"sweep.resume={sweep_dir}")
+        ways = Fix((resume,), without=("hydra.sweep.dir",), aim="to continue it"), setting("hydra.sweep.dir=FOLDER")
+        raise ConfigError(Mistake(what, ("hydra.sweep.dir",), ways))
     store(request, sweep_dir)
     if not own_launcher:
         print(f"Sweep folder: {short_path(sweep_dir)} (logs of the launcher in .submitit/)", flush=True)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import evaluating
 
 LEAST_SIDE = 4  # rows and columns; a 2 × 2 layer, as with 32-pixel images, shows little and favours a corner
@@ -38,11 +39,11 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
         with evaluating(net), torch.enable_grad():
             logits = net(images.detach().requires_grad_())
             if not found or not found[0].requires_grad:
-                raise ConfigError(
+                what = (
                     f"class activation maps need a layer whose output is at least {LEAST_SIDE} × {LEAST_SIDE}, "
-                    f"but {type(net).__name__} has none at this image size. Hint: "
-                    "set maps=false with report."
+                    f"but {type(net).__name__} has none at this image size"
                 )
+                raise ConfigError(Mistake(what, ("maps",), (setting("maps=false", aim="with report"),)))
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
     finally:
         for hook in hooks:

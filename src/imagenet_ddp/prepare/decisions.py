@@ -12,6 +12,7 @@ from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.table import rows_message
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.label_changes import Change, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
@@ -42,11 +43,11 @@ def read_decisions(file: Path) -> list[Decision]:
     """Return the rows with a decision. Raises ConfigError."""
     cells = read_cells(file, {name: name for name in COLUMNS}, "decisions")
     if missing := [name for name in NEEDED if name not in cells.columns]:
-        raise ConfigError(
+        what = (
             f"{file} must have the columns {' and '.join(NEEDED)}, but has no {' and no '.join(missing)}: its columns "
-            f"are {printable(shorten_list(cells.header, 10)) or 'none'}. Hint: set decisions=FILE to "
-            f"a {FILE}."
+            f"are {printable(shorten_list(cells.header, 10)) or 'none'}"
         )
+        raise ConfigError(Mistake(what, ("decisions",), (setting("decisions=FILE", aim=f"to a {FILE}"),)))
     if cells.ragged:
         wrong = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
         rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"
@@ -58,10 +59,9 @@ def read_decisions(file: Path) -> list[Decision]:
         if others[-1].strip()
     ]
     if not found:
-        raise ConfigError(
-            f"{file} must have a decision in at least one row, but its column decision is empty. Hint: write keep, "
-            "move (to the suggested class) or the name of another class."
-        )
+        what = f"{file} must have a decision in at least one row, but its column decision is empty"
+        hint = "write keep, move (to the suggested class) or the name of another class"
+        raise ConfigError(Mistake(what, ("decisions",), hint=hint))
     return found
 
 

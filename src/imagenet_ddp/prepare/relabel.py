@@ -17,6 +17,7 @@ from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.decisions import match, read_decisions
 from imagenet_ddp.prepare.label_changes import Change, FolderLabels, Labels, TableLabels, Wanted
 from imagenet_ddp.prepare.options import Plan
@@ -101,10 +102,12 @@ def _finish(labels: Labels, record: Record) -> None:
 def _undo(labels: Labels, record: Record, record_file: Path) -> None:
     """Take back all changes of a list, the last first."""
     if not record.changes:
-        raise ConfigError(
+        what = (
             f"undo=true needs {record_file}, which prepare=relabel writes before it changes a label, but there is no "
-            "such file. Hint: set decisions=FILE to the list that was applied."
+            "such file"
         )
+        way = setting("decisions=FILE", aim="to the list that was applied")
+        raise ConfigError(Mistake(what, ("undo", "decisions"), (way,)))
     todo, gone, mistakes = labels.pending([each.reverse for each in reversed(record.changes)])
     if mistakes:
         raise ConfigError(mistakes)

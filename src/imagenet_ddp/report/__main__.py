@@ -59,7 +59,8 @@ def main() -> None:
                 options.folders[0], maps=options.maps, delimiter=options.delimiter, near_copies=options.near_copies
             )
         if page is None and options.near_copies is not None:
-            raise ConfigError("near_copies is for the page of one run, got a folder of runs. Hint: name one run.")
+            what = "near_copies is for the page of one run, got a folder of runs"
+            raise ConfigError(Mistake(what, ("near_copies",), hint="name one run"))
         if page is None:
             _write(options.out, _several(options.folders, options.delimiter))
         else:

@@ -12,6 +12,7 @@ from imagenet_ddp.curation.near_copies import FILE, find_near_copies, read_list
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.pages.section import Checked, Section, Urgency
 from imagenet_ddp.pages.sections.near_copies import near_copies
 from imagenet_ddp.report.findings import copies_sentence
@@ -42,10 +43,9 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     paths = [whole(path) for path in images.paths]
     is_val = np.array([path in row_of for path in paths], dtype=bool)
     if file is not None and paths and not is_val.any():
-        raise ConfigError(
-            f"near_copies={file} must list some of the evaluated images, such as {found.paths[0]}, but lists none of "
-            "them. Hint: name the list of a check of the same images, and run both commands in the same folder."
-        )
+        what = f"near_copies={file} must list some of the evaluated images, such as {found.paths[0]}, but lists none"
+        hint = "name the list of a check of the same images, and run both commands in the same folder"
+        raise ConfigError(Mistake(what, ("near_copies",), hint=hint))
     images = replace(images, is_val=is_val, index=np.where(is_val, np.cumsum(is_val), np.cumsum(~is_val)) - 1)
     splits = {
         name: FileImages(start, Names.of(np.array(paths, dtype=object)[chosen].tolist()), images.targets[chosen])

@@ -53,8 +53,10 @@ def test_grey_images_have_three_channels(tmp_path: Path):
 
 def test_other_content_is_refused(tmp_path: Path):
     file = tmp_path / "wrong.npz"
-    with pytest.raises(ConfigError, match=r"has no val_images: its arrays are .*data\.args\.val_images=NAME"):
-        open_arrays(str(write(file, val_images=None)))
+    with pytest.raises(ConfigError, match=r"has no train_labels, val_images: its arrays are ") as caught:
+        open_arrays(str(write(file, train_labels=None, val_images=None)))
+    (mistake,) = caught.value.mistakes
+    assert mistake.fixes[0].options == ("+data.args.train_labels=NAME", "+data.args.val_images=NAME")
     pixels, labels = np.zeros((40, 8, 8, 4), np.uint8), np.zeros((40, 14), np.uint8)
     with pytest.raises(ConfigError) as caught:
         open_arrays(str(write(file, train_images=pixels, train_labels=labels)))

@@ -267,8 +267,10 @@ def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_cache_too_small(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(ConfigError, match=r"data\.cache_gib must be at least 0\.0.* two windows of 2 shards"):
+    with pytest.raises(ConfigError, match=r"data\.cache_gib must be at least 0\.0.* two windows of 2 shards") as caught:
         opened(keys(server, tmp_path, cache_gib=3 / 1024))
+    (option,) = caught.value.mistakes[0].fixes[0].options
+    assert opened(keys(server, tmp_path, cache_gib=float(option.partition("=")[2])))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, MIB))  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"has 1 MiB free. Hint: set data\.cache_gib=SIZE"):
         opened(keys(server, tmp_path))

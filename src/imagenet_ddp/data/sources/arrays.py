@@ -41,6 +41,9 @@ def open_arrays(
         raise ConfigError(Mistake(what, ("data.root",), (setting("data.root=FILE.npz"),))) from error
 
 
+_ARGS = ("train_images", "train_labels", "val_images", "val_labels")
+
+
 def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
     with _open(file) as arrays:
         if elsewhere := [name for name in names if file.suffix in HDF5_SUFFIXES and _is_elsewhere(arrays, name)]:
@@ -49,10 +52,13 @@ def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
                 "external or virtual storage). Hint: copy the arrays into one file with h5py."
             )
         if missing := [name for name in names if name not in arrays]:
-            raise ConfigError(
+            what = (
                 f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
-                f"{shorten_list(list(arrays))}. Hint: set data.args.val_images=NAME for an array of another name."
+                f"{shorten_list(list(arrays))}"
             )
+            options = [f"+data.args.{each}=NAME" for each, name in zip(_ARGS, names, strict=True) if name in missing]
+            way = setting(*options, aim="for arrays of other names")
+            raise ConfigError(Mistake(what, ("data.root", "data.args"), (way,)))
         pixels = [arrays[name] for name in names[::2]]
         labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
         wrong = [

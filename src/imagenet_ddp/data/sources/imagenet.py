@@ -112,11 +112,14 @@ def read_reassessed(file: Path) -> list[list[int]]:
         if all(0 <= number < NUM_CLASSES for image in found for number in image):
             labels = found
     if not labels:
-        raise ConfigError(
+        what = (
             f"real_labels must be a JSON file with a list of class numbers from 0 to {NUM_CLASSES - 1} for each image, "
-            f"but {describe_path(file)} is not. Hint: download real.json from "
-            "https://github.com/google-research/reassessed-imagenet, and set real_labels=real.json."
+            f"but {describe_path(file)} is not"
         )
+        hint = (
+            "download real.json from https://github.com/google-research/reassessed-imagenet, and set real_labels=FILE"
+        )
+        raise ConfigError(Mistake(what, ("real_labels",), hint=hint))
     return labels
 
 

@@ -86,10 +86,10 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "S
         raise ConfigError(_unreadable(data, error)) from error
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
-            hint = "set a larger data.val_fraction"
+            key, hint = "data.val_fraction", "set a larger data.val_fraction"
             if data.share is None:
-                hint = "set data.root=FOLDER to a folder with images"
-            raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
+                key, hint = "data.root", "set data.root=FOLDER to a folder with images"
+            raise ConfigError(Mistake(f"the data must have {name} images, but has none", (key,), hint=hint))
     owner = f"data._target_={data.target}" if data.target else f"data={data.name}"
     if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)

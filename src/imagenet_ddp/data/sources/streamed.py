@@ -13,6 +13,7 @@ thread fetches the next shard.
 
 import contextlib
 import hashlib
+import math
 import os
 import shutil
 import threading
@@ -38,7 +39,7 @@ from imagenet_ddp.data.sources.pack_format import (
 )
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256
 from imagenet_ddp.system.packages import missing_package
@@ -288,9 +289,8 @@ def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: StreamedD
         window = (data.shuffle_window_shards or len(split.shards)) if split.shuffled else 1
         needed = min(2 * window, len(split.shards)) * max(shard.num_bytes for shard in split.shards)
         if needed > max_bytes:
-            raise ConfigError(
-                f"data.cache_gib must be at least {needed / GIB:.3g}, the size of two windows of {window} shards "
-                f"(data.shuffle_window_shards), got {data.cache_gib}. Hint: set a larger data.cache_gib, or a smaller "
-                "data.shuffle_window_shards."
-            )
+            least = math.ceil(1000 * needed / GIB) / 1000
+            allowed = f"at least {least:g}, the size of two windows of {window} shards (data.shuffle_window_shards)"
+            way, other = setting(f"data.cache_gib={least:g}"), "set a smaller data.shuffle_window_shards"
+            raise ConfigError(must_be("data.cache_gib", allowed, str(data.cache_gib), way, hint=other))
     return cache

@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.launchers.request import requested_address, typed_
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting, without
+from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.system import interfaces
 
 
@@ -168,17 +168,17 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
     # an option is deliberate, but a variable may be left over from another program
     deliberate = key == "cluster.node_rank" or cluster.name == "env"
     if node_rank is not None and num_nodes is None and (deliberate or node_rank != "0"):
-        raise ConfigError(
-            f"{key}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
-            f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node, or remove {key} "
-            "if it is left over."
+        what = f"{key}={node_rank} means that there are several nodes, but trainer.num_nodes is not set"
+        hint = (
+            "set trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node, or remove "
+            f"{key} if it is left over"
         )
+        raise ConfigError(Mistake(what, (key, "trainer.num_nodes"), hint=hint))
     is_valid = node_rank is None or (node_rank.isdecimal() and int(node_rank) < (num_nodes or 1))
     if num_nodes is not None and not is_valid and (num_nodes > 1 or deliberate):
-        raise ConfigError(
-            f"{key} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
-            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
-        )
+        allowed = f"from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes})"
+        hint = "set cluster.node_rank, which numbers the nodes from 0"
+        raise ConfigError(must_be(key, allowed, node_rank or "an empty value", hint=hint))
     address = requested_address(cluster, environ)  # which also refuses cluster=tcp and cluster=file without an address
     if num_nodes is None or num_nodes == 1:
         if cluster.address is not None:
@@ -191,10 +191,11 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
             raise ConfigError(Mistake(what, keys, ways if num_nodes == 1 else ways[::-1]))
         return None
     if address is None:
-        raise ConfigError(
-            f"trainer.num_nodes={num_nodes} needs a rendezvous address, but cluster.address and MASTER_ADDR are not "
-            f"set. Hint: on every node, type `MASTER_ADDR=<address of node 0> {request.line}`."
+        what = (
+            f"trainer.num_nodes={num_nodes} needs a rendezvous address, but cluster.address and MASTER_ADDR are not set"
         )
+        hint = f"on every node, type `MASTER_ADDR=<address of node 0> {request.line}`"
+        raise ConfigError(Mistake(what, ("trainer.num_nodes", "cluster.address"), hint=hint))
     source = "MASTER_ADDR" if cluster.address is None else "cluster.address"
     number = None if node_rank is None else int(node_rank)
     return Place(
