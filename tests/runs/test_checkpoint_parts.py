@@ -21,6 +21,8 @@ VALUES: list[Any] = [None, 3, -1.5, "x", True, [1], {"a": 1}, {1: 2}, torch.zero
 
 def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Path):
     whole = torch.load(trained, weights_only=True)
+    whole["state_dict"] = dict(list(whole["state_dict"].items())[:2])  # reading weights takes most of the time
+    whole["optimizer_states"] = []
     path = tmp_path / "x.ckpt"
     places = [(KEY, name) for name in whole[KEY]] + [(name,) for name in whole if name != KEY]
     places += [(KEY, "config", name) for name in ("data", "model", "trainer", "callbacks", "allow_targets", "seed")]
