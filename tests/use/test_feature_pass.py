@@ -14,7 +14,7 @@ from conftest import SMALL, SMALL_ARGS, Run, write_images
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
-from imagenet_ddp.curation.features import Features, read_features
+from imagenet_ddp.curation.features import Features, read_features, write_features
 from imagenet_ddp.curation.unknown import read as read_reference
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
@@ -157,6 +157,15 @@ def test_features_are_gathered_a_few_steps_at_a_time_and_ranks_may_lack_images(
     assert sent == [2, 2, 1] and sorted(found) == [*range(100, 108)]
     for number in range(8):
         np.testing.assert_array_equal(found[100 + number], vectors[number])
+
+
+def test_features_of_another_net_count_for_nothing(tmp_path: Path):
+    """Another number of them, too, which the digest does not show."""
+    write_features(
+        tmp_path / "features.npz", Features.bare(np.ones((2, 5), np.float32), np.arange(2, dtype=np.uint64), "d")
+    )
+    found = [len(feature_pass._known(tmp_path, digest, width)) for digest, width in (("d", 5), ("d", 4), ("e", 5))]
+    assert found == [2, 0, 0]
 
 
 def test_features_with_nan_end_the_pass_with_the_name_of_the_image(tmp_path: Path):

@@ -120,7 +120,8 @@ class RegressionHead(L.Callback):
 
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
-        found = self._stored_features() if trainer.is_global_zero else None
+        width = pl_module.net.get_submodule(self.head).in_features
+        found = self._stored_features(width) if trainer.is_global_zero else None
         self._pass = found if self._estimates else None
         stored = None if found is None else of_images(found, data.train_images, data.source.digest, "train", self._seed)
         if trainer.strategy.broadcast(stored is not None):
@@ -136,14 +137,14 @@ class RegressionHead(L.Callback):
         order = index.argsort()  # the same on any number of ranks
         return index[order], features[order], targets[order]
 
-    def _stored_features(self) -> Features | None:
-        """Return what a pass has stored; None if it is of another net."""
+    def _stored_features(self, width: int) -> Features | None:
+        """Return what a pass has stored; None if it is of another net. width: number of features of this net."""
         try:
             found = None if self._stored is None or not self._stored.is_file() else read_features(self._stored)
         except ConfigError as error:
             self._say(str(error))
             return None
-        return found if found is not None and found.digest == self._digest else None
+        return found if found is not None and found.is_of(self._digest, width) else None
 
     def _fit(
         self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule, columns: Columns | None

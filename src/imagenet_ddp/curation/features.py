@@ -63,6 +63,10 @@ class Features:
         paths = [""] * len(vectors)
         return cls(vectors, zeros, zeros.astype(bool), zeros, stamps, paths, [""], [""], [], "", digest)
 
+    def is_of(self, digest: str, width: int) -> bool:
+        """Return whether these are the features of a net, as far as a file of anyone tells. width: their number."""
+        return self.digest == digest and self.vectors.shape[1] == width
+
     def place(self, row: int) -> tuple[str, int]:
         """Return the split of an image, train or val, and its position in it."""
         return "val" if self.is_val[row] else "train", int(self.index[row])

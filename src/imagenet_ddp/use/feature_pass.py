@@ -67,7 +67,8 @@ def run(job: Job, plan: Plan, world: World) -> int:
         stamps = np.concatenate([
             stamps_of(images, data.source.digest, name) for name, images in zip(("train", "val"), splits, strict=True)
         ])  # fmt: skip
-        known = _known(job.run_dir, digest) if is_first else {}
+        width: Any = module.net.get_submodule(heads[0]).in_features
+        known = _known(job.run_dir, digest, width) if is_first else {}
         todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
         if world.meeting is not None:
             todo = world.meeting.broadcast("images to compute", todo)
@@ -110,7 +111,7 @@ def run(job: Job, plan: Plan, world: World) -> int:
     return number
 
 
-def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:
+def _known(folder: Path, digest: str, width: int) -> dict[int, np.ndarray]:
     """Return stamp -> vector of the images that an earlier pass with the same net and preprocessing has computed, even
     one that was interrupted. Files that cannot be read count for nothing, because their images are computed again."""
     found: dict[int, np.ndarray] = {}
@@ -119,7 +120,7 @@ def _known(folder: Path, digest: str) -> dict[int, np.ndarray]:
             features = read_features(file)
         except ConfigError:
             continue
-        if features.digest == digest:
+        if features.is_of(digest, width):
             found |= zip(features.stamps.tolist(), features.vectors, strict=True)
     return found
 
