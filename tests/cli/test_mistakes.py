@@ -55,6 +55,10 @@ LINES: dict[str, list[str]] = {
     "~data.batch_size": ["data.batch_size", "without ~data.batch_size"],
     # ---- values
     "model.name=resnet19": ["model.name", "model.name=resnet18"],
+    "model.name=tf_efficientnet_lite0": ["model.name", "model.library=timm"],
+    "model.name=tf_efficientnet_lite": ["model.name", "model.library=timm model.name=tf_efficientnet_lite0"],
+    "model.library=timm model.name=tf_efficientnet_lite": ["model.name", "model.name=tf_efficientnet_lite0"],
+    "model=resnet50d": ["model", "model.library=timm model.name=resnet50d without model"],
     "data.val_resize=abc": ["data.val_resize", "data.val_resize=null"],
     "trainer.max_epochs=ten": ["trainer.max_epochs", "trainer.max_epochs=10"],
     "data.batch_size=null": ["data.batch_size", "data.batch_size=32"],

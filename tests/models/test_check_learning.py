@@ -2,6 +2,7 @@ import re
 from typing import Any
 
 import pytest
+import timm
 import torchvision
 
 from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
@@ -9,6 +10,7 @@ from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.schedules import SCHEDULES
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.models.check_learning import CLASSIFIERS, validate
+from imagenet_ddp.models.timm_names import is_of_timm, names, nearest
 
 
 def config(**typed: Any) -> CommonConfig:
@@ -22,6 +24,16 @@ def config(**typed: Any) -> CommonConfig:
 
 def test_the_names_are_torchvisions():
     assert list(CLASSIFIERS) == torchvision.models.list_models(module=torchvision.models)
+
+
+def test_the_names_of_timm_are_read_without_importing_it(monkeypatch: pytest.MonkeyPatch):
+    assert names() >= {*timm.list_models()} and all(map(timm.is_model, names()))
+    assert nearest("vit_small", timm.list_models())[0].startswith("vit_small")
+    monkeypatch.setattr("imagenet_ddp.models.timm_names.names", frozenset)  # not installed
+    of_timm = "tf_efficientnet_lite0", "vit_small_patch16_224", "resnet50d", "convnext_tiny.in12k_ft_in1k"
+    assert all(map(is_of_timm, of_timm)) and not any(map(is_of_timm, [*CLASSIFIERS, "resnet19", "my_net"]))
+    assert "set model.library=timm." in str(validate(config(model__name="resnet50d"))[0])
+    assert not any("net of timm, got" in str(each) for each in validate(config(model__library="timm", model__name="x")))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
+from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.system.text import first_sentence
 
 
@@ -92,6 +93,8 @@ def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
         fix, hint = None, SEARCH_INSTEAD
     elif group == "model" and name.lower() in CLASSIFIERS:
         fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}")
+    elif group == "model" and is_of_timm(name):
+        fix = Fix(("model.library=timm", f"model.name={name}"), ("model",))
     elif group == "data" and (os.sep in name or Path(name).is_dir() or Path(name).suffix in TABLE_SUFFIXES):
         fix = setting(*options_for(name))
     elif near := get_close_matches(name.lower(), names, 1):

@@ -1,13 +1,15 @@
 """Find mistakes in the options of the net, optimizer, schedule, loss, teacher and weight average, without importing
 torch."""
 
-from difflib import get_close_matches
+import re
+from collections.abc import Sequence
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.models import timm_names
 from imagenet_ddp.system.packages import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
@@ -43,17 +45,42 @@ def _names(config: CommonConfig) -> list[Mistake]:
     models += [("teacher", teacher.name, teacher.library)] if teacher.weights and teacher.name else []
     for group, name, library in models:
         if library == "timm":
-            needs_timm.append(f"{group}.library=timm")  # the names of its models are only in timm
-        elif name not in CLASSIFIERS:
-            close = get_close_matches(name.lower(), CLASSIFIERS, 3)
-            fix = setting(f"{group}.name=resnet18")
-            if close:
-                fix = Fix((f"{group}.name={close[0]}",), said=f"did you mean {group}.name={' or '.join(close)}?")
-            own = ", unless model._target_ names your own net" if group == "model" else ""
-            found.append(must_be(f"{group}.name", f"a classifier of torchvision.models{own}", shown(name), fix))
+            needs_timm.append(f"{group}.library=timm")
+        if wrong := _wrong_name(group, name, library):
+            found.append(wrong)
     if optim.package:
         found += missing_package(f"optim.name={optim.name}", optim.package)
     return found + (missing_package(needs_timm[0], "timm") if needs_timm else [])
+
+
+def _wrong_name(group: str, name: str, library: str) -> Mistake | None:
+    """Return the mistake of a name that the library does not have, as far as it is known before timm is imported."""
+    key, of_timm = f"{group}.name", timm_names.names() if library == "timm" or name not in CLASSIFIERS else ()
+    if library == "timm":
+        # what else a name may hold is checked where the net is made
+        if not of_timm or not re.fullmatch(r"[\w.-]+", name) or timm_names.is_of_timm(name):
+            return None
+        return must_be(key, "a net of timm", shown(name), _meant(key, timm_names.nearest(name, of_timm)))
+    if name in CLASSIFIERS:
+        return None
+    if timm_names.is_of_timm(name):
+        fix = setting(f"{group}.library=timm")
+        return Mistake(f"{key}={name} is a net of timm, but {group}.library is torchvision", (key,), (fix,))
+    close = timm_names.nearest(name, {*CLASSIFIERS, *of_timm})
+    if close and close[0] not in CLASSIFIERS:
+        fix = _meant(key, [each for each in close if each in of_timm], f"{group}.library=timm")
+    else:
+        fix = _meant(key, timm_names.nearest(name, CLASSIFIERS))
+    own = ", unless model._target_ names your own net" if group == "model" else ""
+    allowed = f"a classifier of torchvision.models, or of timm with {group}.library=timm{own}"
+    return must_be(key, allowed, shown(name), fix)
+
+
+def _meant(key: str, close: Sequence[str], *more: str) -> Fix:
+    """Return the fix of a wrong name. close: the names that may be meant, the likeliest first; [] if none is close."""
+    options = *more, f"{key}={close[0] if close else 'resnet18'}"
+    said = " or ".join([" ".join(options), *close[1:]])
+    return Fix(options, said=f"did you mean {said}?" if close else "")
 
 
 def _combinations(config: CommonConfig) -> list[Mistake]:

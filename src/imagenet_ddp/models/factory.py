@@ -17,6 +17,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError, is_silent_end, place_of
 from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.models import timm_names
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.packages import missing_package
@@ -134,7 +135,7 @@ def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Modu
         raise _refused(name, error) from error
     except RuntimeError as error:  # timm raises it for an unknown name, or for weights that the net does not have
         of_net = timm.list_models(f"{name.partition('.')[0]}.*", pretrained=True)
-        close = ", ".join((of_net or timm.list_models(f"{name[:5]}*"))[:3]) or "resnet18"
+        close = ", ".join(of_net[:3] or timm_names.nearest(name, timm.list_models()) or ["resnet18"])
         raise ConfigError(
             f"model.name must be a model of timm, got {name}. Hint: set a name such as {close}."
         ) from error
