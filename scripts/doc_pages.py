@@ -170,8 +170,10 @@ def coming_from() -> str:
         there = ", ".join(dict.fromkeys(name for names in by_title.values() for name in names))
         rows[title].append(f"| {there} | {_here(term)} | {term.note.replace('{}', 'VALUE')} |")
     head = "| there | here | difference in meaning |\n|---|---|---|"
-    parts = ["\n".join([f"## {title}\n", *([f"{tables[title]}\n"] if tables[title] else []), head, *rows[title], ""])
-             for title in tables]  # fmt: skip
+    parts = []
+    for title, intro in tables.items():
+        table = [head, *rows[title]] if rows[title] else ["All its options are in the first table."]
+        parts.append("\n".join([f"## {title}\n", *([f"{intro}\n"] if intro else []), *table, ""]))
     return "\n".join([_COMING_FROM, *parts])
 
 
@@ -190,15 +192,22 @@ def _here(term: Term) -> str:
 _RECIPES = """# Recipes
 
 To train as others have, name a recipe. It sets the keys of `conf/experiment/NAME.yaml`, which also names its source;
-options that you type take precedence:
+options that you type take precedence. Which one?
 
-    python -m imagenet_ddp.train experiment=torchvision_v2 data=imagenet data.root=FOLDER
+| you have | recipe | what to expect |
+|---|---|---|
+| photographs, and some minutes | [`own_photos`](#own_photos) | ImageNet weights, trained on within `budget_min` |
+| photographs, and one minute | [`probe`](#probe) | the accuracy to expect, before training |
+| photographs, and no haste | [`finetune`](#finetune) | ImageNet weights, 8 epochs |
+| a few thousand small images, no weights | [`quick`](#quick), [`fast`](#fast) | trained from scratch, in minutes |
+| ImageNet, for a ResNet-18 or ResNet-50 | [`torchvision_v2`](#torchvision_v2), [`rsb_a2`](#rsb_a2), [`ffcv_rn18_16`](#ffcv_rn18_16) | their published accuracies |
 
 Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
 
 <!-- by scripts/doc_pages.py -->
 """
+FIRST = ("own_photos", "probe", "finetune", "quick", "fast")  # before the others, which are in alphabetical order
 _MEASURED = """## Measured here
 
 Medians over the seeds, with the range of top-1; differences and ratios to the first row; two-sided p-values of Welch's
@@ -245,7 +254,7 @@ def _p_value(text: str) -> str:
 
 def recipes(results: Path = RESULTS) -> str:
     """Return the text of docs/recipes.md. results: CSV file of the results measured here."""
-    parts = [_RECIPES, *([measured] if (measured := _measured(results)) else [])]
+    parts = [_RECIPES]
     variants: dict[str, list[str]] = {}  # recipe -> lines of those that differ from it only in the number of epochs
     sections: dict[str, str] = {}
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
@@ -259,10 +268,10 @@ def recipes(results: Path = RESULTS) -> str:
         rows = [f"- {line}" for line in fields if not line.startswith(("Command", "Source"))]
         commands = [line.partition(": ")[2].strip() for line in fields if line.startswith("Command")]
         sections[path.stem] = "\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""])
-    for name, section in sections.items():
+    for name in (*FIRST, *(each for each in sections if each not in FIRST)):
         more = ["The same with more epochs:\n", *variants[name], ""] if name in variants else []
-        parts.append("\n".join([section, *more]))
-    return "\n".join(parts)
+        parts.append("\n".join([sections[name], *more]))
+    return "\n".join([*parts, *([measured] if (measured := _measured(results)) else [])])
 
 
 def scaling_tables(results: Path) -> str:
