@@ -60,7 +60,8 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
     except ConfigError:
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError
-        hint = "download that file on another machine, and copy it to this one"
+        what = "that file" if "/resolve/" in url else f"its {names[0]}"  # a repository's page, or a file of it
+        hint = f"download {what} on another machine, and copy it to this one"
         raise failed(option, url, _reason(error), hint) from None  # its text may have the token
 
 
