@@ -200,7 +200,7 @@ options that you type take precedence. Which one?
 | photographs, and one minute | [`probe`](#probe) | the accuracy to expect, before training |
 | photographs, and no haste | [`finetune`](#finetune) | ImageNet weights, 8 epochs |
 | a few thousand small images, no weights | [`quick`](#quick), [`fast`](#fast) | trained from scratch, in minutes |
-| ImageNet, for a ResNet-18 or ResNet-50 | [`torchvision_v2`](#torchvision_v2), [`rsb_a2`](#rsb_a2), [`ffcv_rn18_16`](#ffcv_rn18_16) | their published accuracies |
+| ImageNet | [`torchvision_v2`](#torchvision_v2), [`rsb_a2`](#rsb_a2), [`ffcv_rn18_16`](#ffcv_rn18_16) | see there |
 
 Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
