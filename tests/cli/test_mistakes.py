@@ -18,6 +18,7 @@ from imagenet_ddp.config.schema.read_if import CONDITIONS
 from imagenet_ddp.config.schema.trainer import REFUSED
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, key_of
+from imagenet_ddp.prepare import options as prepare_options
 
 MACHINES = "trainer.num_nodes=2 cluster.address=tcp://127.0.0.1:29500"
 # For what a person puts something of their own.
@@ -97,8 +98,11 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("evaluate", "x.ckpt", ["checkpoint", "checkpoint=x.ckpt"]),
     ("predict", "checkpoint=x.ckpt pets", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
-    ("prepare", "", ["prepare.name", "prepare=check", "prepare=relabel", "prepare=pack", "prepare=import",
-                     "prepare=imagenet"]),
+    ("prepare", "", ["prepare.name", "prepare=check data=imagefolder data.root=FOLDER out=checked", "prepare=relabel",
+                     "prepare=pack", "prepare=import", "prepare=imagenet"]),
+    ("prepare", "data=imagefolder data.root=pets out=new", [
+        "prepare.name", "prepare=check", "prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet",
+    ]),
     ("evaluate", "checkpoint=pets", ["checkpoint", "checkpoint=runs/NAME/TIME"]), ("export", "-m", ["", "without -m"]),
     ("export", "--multirun", ["", "without --multirun"]),
     ("export", "hydra.mode=MULTIRUN", ["", "without hydra.mode=MULTIRUN"]),
@@ -125,7 +129,7 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", f"resume={'a' * 300}"): ("", "cannot be used as a path"),
     ("train", "data=shapes data.root=pets"): ("data.name data.root", "set data.root=null."),
     ("train", f"-m {MACHINES} optim.lr=0.05,0.1"): ("", "run the same job on each node"),
-    ("train", f"{MACHINES} cluster.node_rank=2"): ("cluster.name trainer.num_nodes", "must be from 0 to 1"),
+    ("train", f"{MACHINES} cluster.node_rank=2"): ("cluster.node_rank", "must be from 0 to 1"),
     ("train", "--config-dir=gone"): ("", "--config-dir must be a folder"),
     ("train", "--config-name=gone"): ("", "Cannot find primary config 'gone'."),
     ("train", "--cfg=gone"): ("", "argument --cfg/-c: invalid choice"),
@@ -133,8 +137,8 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", "-m hydra.verbose=true,false"): ("hydra.verbose", "cannot be swept"),
     ("train", "-m optim.lr=range(1,4,0)"): ("", "sweep cannot be split into jobs"),
     ("evaluate", "resume=x.ckpt"): ("resume", "resume is not a known"),
-    ("evaluate", "checkpoint=x.ckpt real_labels=x.csv"): ("", "real_labels must be a JSON file"),
-    ("evaluate", "checkpoint=x.ckpt real_labels=pipe"): ("", "real_labels must be a JSON file"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=x.csv"): ("real_labels", "real_labels must be a JSON file"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=pipe"): ("real_labels", "real_labels must be a JSON file"),
     # ---- what earlier versions had
     **{("train", option): (key_of(option), f"Hint: {REMOVED[option.removesuffix('=x')]}.")
        for option in ("compile=auto", "cluster.max_restarts=x")},
@@ -325,6 +329,17 @@ def test_the_list_ends_with_the_whole_corrected_line(
     _, _, typed = last.partition("python -m imagenet_ddp.train ")
     assert before == "Corrected command:" and typed == expected
     assert mistakes(shlex.split(typed)) == []
+
+
+def test_the_corrected_line_of_prepare_names_what_to_do(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["prepare", "pets"])
+    with pytest.raises(SystemExit), command.exit_codes("prepare"):
+        prepare_options.read(["pets"], {})
+    typed = "data=imagefolder data.root=pets prepare=check out=checked"
+    assert capfd.readouterr().err.endswith(f"Corrected command:\npython -m imagenet_ddp.prepare {typed}\n")
+    assert prepare_options.read(typed.split(), {}).out == Path("checked")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from conftest import Run
 from test_startup import HEAVY
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options
 
 
 def said(stderr: str) -> str:
@@ -35,3 +39,13 @@ def test_a_pack_is_made_outside_of_its_images(run: Run, tmp_path: Path):
         (tmp_path / "pets" / name / "1.jpg").touch()
     done = run("prepare", "prepare=pack", "data=imagefolder", "data.root=pets", "out=pets/packed")
     assert (done.returncode, "out must be outside data.root (pets), got pets/packed" in said(done.stderr)) == (2, True)
+
+
+@pytest.mark.parametrize("line", ["prepare=check", "prepare=pack out=packed"])
+def test_images_are_not_generated_unless_that_is_typed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=f"{line.split()[0]} needs your images.* Hint: set data=imagefolder data.root"
+    ):
+        options.read(line.split(), {})
+    assert options.read([*line.split(), "data=shapes"], {}).config.data.name == "shapes"

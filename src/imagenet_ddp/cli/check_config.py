@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,10 +40,12 @@ from imagenet_ddp.system import table_files
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import first_sentence
 
+_OF_OWN = "data=imagefolder", "data.root=FOLDER"
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
-    "prepare.name": tuple(
-        map(setting, ("prepare=check", "prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet"))
+    "prepare.name": (
+        setting("prepare=check", *_OF_OWN, "out=checked"),
+        *map(setting, ("prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet")),
     ),
 }
 
@@ -61,10 +64,18 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
         return None, [Mistake(what, hint="begin the file of --config-name with `defaults: [train, _self_]`")]
     values = to_config(plain, commands.COMMANDS[verb])
     missing = [
-        Mistake(f"{path} is required, but not set", (path,), _MISSING[path])
+        Mistake(f"{path} is required, but not set", (path,), tuple(_unless_set(fix, plain) for fix in _MISSING[path]))
         for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
     return values, [*missing, *_undeclared(plain, keys.declared(verb)), *own_code.validate_targets(values)]
+
+
+def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
+    """Return the fix without the options of data, and of a folder, that are set."""
+    data = plain["data"]
+    has = {_OF_OWN: data["root"] or data["name"] != "shapes", ("out=checked",): plain.get("out")}
+    kept = {option for options, value in has.items() if value for option in options}
+    return replace(fix, options=tuple(option for option in fix.options if option not in kept))
 
 
 class Checked(NamedTuple):

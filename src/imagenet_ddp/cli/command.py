@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
-from imagenet_ddp.cli.parse import RefusedError, Request, command_line
+from imagenet_ddp.cli.parse import RefusedError, Request, command_line, read_single_process
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
@@ -143,11 +143,11 @@ def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[
     """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
     the first mistakes has none, or if a fix undoes another."""
     words, earlier = corrected(argv, mistakes), list[list[str]]()
-    for _ in range(MOST_ROUNDS if verb in (*OF_RANKS, *USE_MODEL) else 0):
+    for _ in range(MOST_ROUNDS if verb in (*OF_RANKS, *USE_MODEL, "prepare") else 0):
         if words is None:
             return None
         try:
-            command_line(verb, words, os.environ, opens=False)
+            _check(verb, words)
             return words
         except ConfigError as error:
             more = corrected(words, error.mistakes)
@@ -158,6 +158,14 @@ def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[
             return words
         words = more
     return words
+
+
+def _check(verb: str, argv: list[str]) -> None:
+    """Raise ConfigError if a command line has a mistake."""
+    if verb != "prepare":
+        command_line(verb, argv, os.environ, opens=False)
+    elif found := read_single_process(verb, COMMANDS[verb], argv, os.environ)[2]:
+        raise ConfigError(found)
 
 
 def show(error: ConfigError, verb: str) -> None:

@@ -16,7 +16,7 @@ from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.cells import PARQUET
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Mistake, key_of, must_be, setting, without
 from imagenet_ddp.prepare.archives.scan import look
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
@@ -50,7 +50,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         mistakes += _validate_relabel(config)
     else:
         more, scan = check_data.inspect(config.data, config.seed)
-        mistakes += more
+        mistakes += [*_generated(config, request.typed), *more]
         inside, root = isinstance(config.data, FolderData), config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
             # the new folder would be one of the classes
@@ -63,6 +63,15 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
     return Plan(config, Path(str(out)), num_workers, scan, request.argv, archives)
+
+
+def _generated(config: PrepareConfig, typed: Sequence[str]) -> list[Mistake]:
+    """Return a mistake if images would be generated only because none are named."""
+    data = config.data
+    if data.target or data.name != "shapes" or {"data", "data.name"} & set(map(key_of, typed)):
+        return []
+    what = f"prepare={config.prepare.name} needs your images, but data= is not typed; it would read generated ones"
+    return [Mistake(what, ("data.name",), (setting("data=imagefolder", "data.root=FOLDER"),))]
 
 
 def _validate_archive_dir(value: str | None) -> list[Mistake]:
