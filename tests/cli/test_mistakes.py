@@ -67,6 +67,7 @@ LINES: dict[str, list[str]] = {
     "name=a/b": ["name", "name=my_run"], "optim.lr=0.1,0.2": ["optim.lr", "-m"], "data=stl10,shapes": ["data", "-m"],
     "optim.lr=range(1,3)": ["optim.lr", "-m"], "allow_targets=a,b": ["allow_targets", "allow_targets=[a,b]"],
     "hydra.run.dir=x.ckpt/run": ["hydra.run.dir", "hydra.run.dir=FOLDER"],
+    "hydra.run.dir=old": ["hydra.run.dir", "hydra.run.dir=old2", "resume=old"],
     "resume=gone.ckpt": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
     "hydra.run.dir=r,1": ["hydra.run.dir", 'hydra.run.dir="r,1"'],
     "resume=pets": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
@@ -149,6 +150,8 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
 def _files(here: Path) -> None:
     (here / "pets" / "1.jpg").touch()
     os.mkfifo(here / "pipe")
+    (here / "old" / "checkpoints").mkdir(parents=True)
+    (here / "old" / "checkpoints" / "last.ckpt").touch()
     (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
 
 
@@ -189,6 +192,18 @@ def test_a_mistake_and_its_fixes(verb: str, line: str, expected: list[str]):
             left = mistakes(apply(fix, argv, mistake.typed), verb)
             assert mistake not in left, (mistake, fix, left)
             assert {each.what.partition(" ")[0] for each in left} <= before, (mistake, fix, left)
+
+
+def test_the_folder_of_a_run_is_refused_to_a_new_one_only(here: Path):
+    (here / "old2").mkdir()
+    (mistake,) = mistakes(["hydra.run.dir=old"])
+    assert mistake.fixes[0].options == ("hydra.run.dir=old3",)
+    for line in ("resume=auto", "resume=old", "-m hydra.sweep.dir=s"):
+        assert mistakes(["hydra.run.dir=old", *line.split()]) == []
+    assert command_line("train", ["hydra.run.dir=old"], {"SLURM_RESTART_COUNT": "1"})  # it may be its own
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
+    assert command_line("train", ["hydra.run.dir=old"], rank)  # a rank that is faster may have begun
 
 
 def test_paths_without_keys_are_corrected_together():

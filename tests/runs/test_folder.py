@@ -32,7 +32,7 @@ def test_a_named_folder_is_free_until_it_holds_results(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(f"{header}1,8\n")
         with pytest.raises(
-            ConfigError, match=r"^hydra\.run\.dir=\S+ must .* holds a run\. Hint: set hydra\.run\.dir to a"
+            ConfigError, match=r"^hydra\.run\.dir=\S+ must .* holds a run\. Hint: set hydra\.run\.dir=\S+2"
         ):
             make_given(folder)
         assert make_given(folder, again=True) == folder

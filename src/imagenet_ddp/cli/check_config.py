@@ -30,12 +30,13 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats import check_model_file
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 from imagenet_ddp.models import check_labels, check_learning
-from imagenet_ddp.runs import check_run
+from imagenet_ddp.runs import check_run, folder
 from imagenet_ddp.system import table_files
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import first_sentence
@@ -97,6 +98,8 @@ def check_job(
     found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
     mistakes, job.place, job.scan = found
     job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
+    if not (of_folders or is_multirun):
+        job.mistakes += _holds_run(job, environ, verb, typed)
 
 
 def check_job_elsewhere(job: Composed, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
@@ -209,8 +212,8 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
         return []
     key = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
     try:
-        folder = Path(str(OmegaConf.select(hydra, key.removeprefix("hydra.")))).absolute()
-        reason = not_writable_reason(folder)
+        path = Path(str(OmegaConf.select(hydra, key.removeprefix("hydra.")))).absolute()
+        reason = not_writable_reason(path)
     except OmegaConfBaseException as error:
         is_typed = key in map(key_of, typed)  # else the key in it is reported
         what = f"{key} does not resolve: {first_sentence(error)}"
@@ -219,8 +222,18 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
         return [_not_a_path(error)]
     if not reason:
         return []
-    what = f"{key} must be a folder that can be created ({folder}), but {reason}"
+    what = f"{key} must be a folder that can be created ({path}), but {reason}"
     return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))]
+
+
+def _holds_run(job: Composed, environ: Mapping[str, str], verb: str, typed: Sequence[str]) -> list[Mistake]:
+    """Return a mistake if a new run is to begin in the folder of another. Where a launcher has started several
+    processes, one of them checks that once they have met."""
+    is_new = verb in ("train", "evaluate") and not selected(job.config, "resume") and not restarted(environ)
+    if not is_new or job.place is None or not job.place.is_alone or "hydra.run.dir" not in map(key_of, typed):
+        return []
+    mistake = folder.taken(Path(job.hydra.run.dir), can_resume=verb == "train")
+    return [mistake] if mistake else []
 
 
 def _not_a_path(error: OSError) -> Mistake:

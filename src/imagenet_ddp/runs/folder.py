@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import glob
+import itertools
 import json
 import os
 import shlex
@@ -104,17 +105,27 @@ def make_given(
     """Make the folder that the key names. again: the job was restarted, so the folder may contain this run. can_resume:
     whether the command has resume=auto. Raises ConfigError if the folder holds the results of another run or cannot be
     made."""
-    if not again and holds_results(folder):
-        resume = ", or set resume=auto to continue that run" if can_resume else ""
-        raise ConfigError(
-            f"{key}={folder} must be a new folder, but holds a run. Hint: set {key} to another folder{resume}."
-        )
+    if not again and (mistake := taken(folder, key, can_resume=can_resume)):
+        raise ConfigError(mistake)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _keep_options(folder, options)
     except OSError as error:
         raise _unusable(folder, error) from error
     return folder
+
+
+def taken(folder: Path, key: str = "hydra.run.dir", *, can_resume: bool) -> Mistake | None:
+    """Return the mistake of a new run in a folder that holds the results of another, or None. can_resume: whether the
+    command has resume=."""
+    if not holds_results(folder):
+        return None
+    dash = "-" if folder.name[-1:].isdigit() else ""
+    free = next(path for n in itertools.count(2) if not (path := folder.with_name(f"{folder.name}{dash}{n}")).exists())
+    fixes = [setting(f"{key}={free}")]
+    if can_resume and CheckpointStore.of_run(folder).files():
+        fixes.append(setting(f"resume={folder}", aim="to continue that run"))
+    return Mistake(f"{key}={folder} must be a new folder, but holds a run", (key,), tuple(fixes))
 
 
 def refuse_links(home: Path, paths: Iterable[Path] | None = None) -> None:
