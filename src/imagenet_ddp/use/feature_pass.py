@@ -74,9 +74,11 @@ def run(job: Job, plan: Plan, world: World) -> int:
             todo = world.meeting.broadcast("images to compute", todo)
         if world.place.world_size > 1:
             log.say(world.place.sentence())
+        num_known = len(stamps) - len(todo)
+        known_words = f"; those of {num_known:,} are known from an earlier pass" if num_known else ""
         log.say(
             f"Computing the features of {count_noun(len(todo), 'image')} with {weights.origin} at "
-            f"{config.data.image_size} pixels, precision {precision}; those of {len(stamps) - len(todo):,} are known."
+            f"{config.data.image_size} pixels, precision {precision}{known_words}."
         )
         if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
             todo.append(min(set(range(len(stamps))) - set(todo)))

@@ -90,6 +90,10 @@ def test_what_pillow_reads_is_read_and_the_rest_is_refused(reasons: dict[str, st
     assert {name: not reason for name, reason in reasons.items()} == readable
     assert all("set data.white_level" in reasons[name] for name in WHITE_UNKNOWN)
     assert {reasons[name] for name in BOMBS} == {"it has more than 178,956,970 pixels"}
+    words_of_pillow = [
+        each for each in reasons.values() if re.search("truncated|data stream|not processed", each, re.I)
+    ]
+    assert words_of_pillow == [] and sum("its end is missing" in each for each in reasons.values()) >= 4
 
 
 @pytest.mark.parametrize("decoder", decoding.NAMES)

@@ -116,13 +116,15 @@ def is_rotated(header: bytes) -> bool:
 
 
 def _reason(error: Exception, data: bytes) -> str:
-    """Return the decoder's message without memory addresses."""
+    """Return why an image cannot be decoded, in plain words, or the decoder's without memory addresses."""
     if isinstance(error, UnidentifiedImageError):
         if is_heic(data) and not reads_heic():
             return f"it is a HEIC file, whatever its name; to read it, run `{install_heic()}`"
         return "it is not an image in a known format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MAX_PIXELS:,} pixels"
+    if damage := re.search(r"truncated|data stream", str(error), re.IGNORECASE):
+        return f"the file is damaged{'' if damage[0] == 'data stream' else ': its end is missing or empty'}"
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
