@@ -1,5 +1,7 @@
 """Hydra's part of a command: what a job finds set up, and what only prints."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.parse import command_line, composed
 from imagenet_ddp.config.schema.optimizers import SGD
+from imagenet_ddp.distributed.spawn import WorkersFailedError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.console import exit_on_closed_pipe
 
 
@@ -49,3 +54,31 @@ def test_a_full_disk_behind_the_output_is_one_message(
         with pytest.raises(SystemExit) as ended, exit_on_closed_pipe():
             print("a row", flush=True)
     assert (ended.value.code, capsys.readouterr().err.count("its disk is full")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConfigError(["a must be b", "c must be d."]), "a must be b. c must be d."),
+        (RunError("the disk\nis full."), "the disk is full."),
+        (WorkersFailedError(1, "rank 1 has ended."), "rank 1 has ended."),
+        (SystemExit(3), "features ended with exit code 3; its message is above."),
+        (None, ""),
+    ],
+)
+def test_a_command_that_starts_another_learns_why_it_failed(
+    error: BaseException | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", env)
+            try:
+                with command.exit_codes("features"):
+                    if error is not None:
+                        raise error
+            except SystemExit as ended:
+                return subprocess.CompletedProcess(words, int(str(ended)))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert run_other("features", []) == said

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def sides(source: Source) -> dict[str, set[bool]]:
     return found
 
 
-def fake_pass(command: list[str]) -> subprocess.CompletedProcess[str]:
+def fake_pass(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Write features by which the copies of an image, and all images of a class, are alike."""
     plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
     source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
@@ -65,16 +66,17 @@ def test_near_copies_across_the_splits(
     words = ["data=imagefolder", "data.root=my photos", "model.weights=DEFAULT"]
     plan = prepare_options.read(["prepare=check", "out=checked", "prepare.num_workers=1", *words], os.environ)
     assert check.run(plan) == 1
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "near-cop" in each]
+    printed = capsys.readouterr().out
     before = open_source(plan.config.data, plan.config.seed)
     leaked = sum(len(side) > 1 for side in sides(before).values())
-    assert leaked and f"but {leaked} {'is a near-copy' if leaked == 1 else 'are near-copies'} of training" in line
+    shows = "validation image shows" if leaked == 1 else "validation images show"
+    assert leaked and f" 1. {leaked} {shows} a photograph that is among the training images in another" in printed
     with Path("checked/near_copies.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 12 and {Path(row["path"]).stem[:2] for row in rows} == {
         f"{n:02}" for n in range(10) if n % 5 < 3
     }
-    typed = shlex.split(line.partition("`")[2].partition("`")[0])[3:]
+    typed = shlex.split(printed.partition("on one side of the split: ")[2].splitlines()[0])[3:]
     request = parse.command_line("train", typed, {})
     assert request.scan is not None and request.scan.open is not None
     assert all(len(side) == 1 for side in sides(request.scan.open()).values())

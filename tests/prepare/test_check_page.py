@@ -9,12 +9,14 @@ import subprocess
 from collections import Counter
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.made_photographs import photograph
 from PIL import Image, ImageFilter
 
+from imagenet_ddp.cli.other_command import REASON, leave_reason
 from imagenet_ddp.curation.features import Features, write_features
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import check
@@ -36,10 +38,11 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def page_of(photos: Path, monkeypatch: pytest.MonkeyPatch, *typed: str) -> str:
+def page_of(photos: Path, monkeypatch: pytest.MonkeyPatch, *typed: str, code: int | None = None) -> str:
     monkeypatch.chdir(photos.parent)
     words = ["prepare=check", "data=imagefolder", "data.root=photos", "out=checked", "prepare.num_workers=1", *typed]
-    check.run(prepare_options.read(words, os.environ))
+    ended = check.run(prepare_options.read(words, os.environ))
+    assert ended == code or code is None
     html = (photos.parent / "checked" / "check.html").read_text(encoding="utf-8")
     assert "`" not in words_of(html), "what a message marks as code is code on the page"
     return html
@@ -47,7 +50,7 @@ def page_of(photos: Path, monkeypatch: pytest.MonkeyPatch, *typed: str) -> str:
 
 def words_of(html: str) -> str:
     body = html.partition("<body>")[2].partition("<script>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", re.sub(r"</?code>", "", body))).split())
 
 
 def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.MonkeyPatch):
@@ -73,9 +76,10 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
 
 def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.rmtree(photos / EVIL)
-    text = words_of(page_of(photos, monkeypatch))
+    text = words_of(page_of(photos, monkeypatch, code=0))
     to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
-    assert to_mend.strip() == "Nothing was found that has to be mended."
+    assert to_mend.startswith(" Wrong labels, near-copies and the expected accuracy were not checked: no net has seen")
+    assert to_mend.rstrip().endswith("experiment=probe.")
     assert "All 50 images can be read." in good and "No image is there twice, byte for byte." in good
 
 
@@ -83,7 +87,7 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     """The pass gets the options of the data and the model; its features become the accuracy to expect and the map."""
     commands = list[list[str]]()
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
         source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
@@ -138,7 +142,7 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
         photograph(number).filter(ImageFilter.GaussianBlur(8)).save(root / "wolf" / f"{number}_soft.jpg")
     (root / "wolf" / "broken.jpg").write_bytes(b"<html>404</html>")
 
-    def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
         source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
         assert source.train is not None and source.val is not None
@@ -218,10 +222,31 @@ def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pyt
     assert f"{line} prepare.num_workers=1 experiment=probe" in words_of(page_of(photos, monkeypatch))
 
 
-def test_a_pass_that_fails_leaves_the_rest_of_the_page(photos: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(subprocess, "run", lambda command: subprocess.CompletedProcess(command, 2))
-    html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
-    text = words_of(html)
-    assert "The features could not be computed (exit code 2). Hint: run python -m imagenet_ddp.features data=" in text
-    assert re.search(r"Hint: run <code>python -m imagenet_ddp.features data=[^<]*</code> to see why", html)
-    assert "Quality of the images" in text
+@pytest.mark.parametrize("reason", ["no net. Hint: set `model.weights=FILE`.", ""])
+def test_what_a_pass_that_fails_has_not_checked_is_the_first_to_mend(
+    reason: str, photos: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def run(command: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv(REASON, env[REASON])
+        leave_reason(reason)
+        return subprocess.CompletedProcess(command, 2)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    text = words_of(page_of(photos, monkeypatch, "model.weights=DEFAULT", code=1))
+    said = reason.replace("`", "") or "features ended with exit code 2; its message is above."
+    missing = f"Wrong labels, near-copies and the expected accuracy were not checked: {said}"
+    assert text.partition("What to mend first ")[2].startswith(missing) and "Quality of the images" in text
+
+
+def test_the_terminal_ends_with_the_list_of_the_page(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copyfile(photos / "zebra" / "00.jpg", photos / "Äpfel" / "wrong.jpg")
+    (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
+    html = page_of(photos, monkeypatch, code=1)
+    box = html.partition("What to mend first")[2].partition("</ul>")[0]
+    of_page = [words_of(f"<body>{each}") for each in re.findall(r"<li>(.*?)</li>", box)]
+    *_, printed = capsys.readouterr().out.partition("What to mend first:\n")
+    *lines, last = printed.replace("`", "").splitlines()
+    assert [line.partition(". ")[2] for line in lines] == of_page and len(of_page) > 3
+    assert last.startswith("Open checked/check.html")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,8 @@ print(json.dumps([len(found), reason, failed]))
     assert done.wait(120) == 0, done.err
     number, reason, failed = json.loads(done.out)
     assert number == 1
-    assert failed and reason.startswith(
-        "The best checkpoint could not be evaluated (evaluate ended with exit code 2). Hint: run"
+    assert failed and re.match(
+        r"The best checkpoint could not be evaluated: \S*best\.ckpt .*\. With the option", reason
     )
     assert reason.endswith("The page shows older predictions.")
     assert "best.ckpt" in done.err

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
+from imagenet_ddp.cli.other_command import leave_reason
 from imagenet_ddp.cli.parse import RefusedError, Request, command_line, read_single_process
 from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
@@ -55,11 +56,14 @@ def exit_codes(verb: str) -> Iterator[None]:
     try:
         yield
     except RunError as error:
+        leave_reason(str(error))
         console.print_message(str(error))
         sys.exit(1)
     except ConfigError as error:
+        leave_reason(str(error))
         refuse(error, verb)
     except WorkersFailedError as error:
+        leave_reason(error.reason)
         error.exit()
 
 

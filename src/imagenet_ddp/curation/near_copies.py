@@ -25,7 +25,6 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.table_files import of_text_cell
-from imagenet_ddp.system.text import count_noun
 
 NUM_CANDIDATES = 3  # nearest images whose pixels are compared with those of each image
 LEAST_COSINE = 0.5  # of a candidate, to spend no time on images that are nothing alike
@@ -81,23 +80,6 @@ class NearCopies:
         """Return the positions of the validation images that are near-copies of training images, int64 (K,)."""
         members = [at for group in self.groups if group.is_across for at in group.members if features.is_val[at]]
         return np.array(sorted(members), np.int64)
-
-    def problems(self, features: Features, remedy: str) -> list[str]:
-        """Return a message about the validation images that are near-copies of training images, and one about groups in
-        two classes. remedy: what to do about the first."""
-        found = list[str]()
-        if number := len(self.leaked(features)):
-            are = "is a near-copy" if number == 1 else "are near-copies"
-            found.append(
-                f"validation images must not be in train, but {number:,} {are} of training "
-                f"images (re-encoded, resized, cropped, mirrored or with other colours). Hint: {remedy}."
-            )
-        if number := sum(group.is_two_classes for group in self.groups):
-            found.append(
-                f"near-copies must have one class, but {count_noun(number, 'group')} of {FILE} "
-                f"{'has' if number == 1 else 'have'} two. Hint: correct the wrong labels."
-            )
-        return found
 
     def rows(self, features: Features) -> list[tuple[Any, ...]]:
         """Return the rows of near_copies.csv, with COLUMNS. cosine, agreement and most_similar: of the pair of the

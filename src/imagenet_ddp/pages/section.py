@@ -23,7 +23,7 @@ class Urgency(IntEnum):
     GOOD = 0
     LATER = 1  # it hardly changes the accuracy
     SOON = 2  # it lowers the accuracy
-    FIRST = 3  # the accuracy itself would be wrong, or images are missing
+    FIRST = 3  # the accuracy itself would be wrong, images are missing or were not judged; the exit code is 1
 
 
 class Finding(NamedTuple):
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 class Section:
     """One section. name: of its template in pages/sections, and of its place in the page. title: in the list of
     sections. context: the values of `s` in the template. figures: (name, value, note) for the head of the page. files:
-    name -> content of the lists that stand beside the page. lines: what the terminal says."""
+    name -> content of the lists that stand beside the page. lines: what only the terminal says, below the findings."""
 
     name: str
     title: str
@@ -67,10 +67,12 @@ class Checked:
     images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
     copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
     net has seen them. near_copies, probabilities, curve: of the rows of the features; the probabilities are
-    those of regressions that did not see the image, float32 (N, classes). command: the line that adds the features; "":
-    there is none. relabel: the line that applies decisions about wrong labels; "": the data have no labels that it can
-    change. delimiter: of CSV files. decisions: path, label and suggested class -> what a person has decided about
-    the list of an earlier check.
+    those of regressions that did not see the image, float32 (N, classes). why_unseen: why features or probabilities are
+    missing although a net was asked for. command: the line that adds the features; "": there is none. relabel: the line
+    that applies decisions about wrong labels; "": the data have no labels that it can change. regroup: the line that
+    trains with each group of near-copies on one side; "": the split is not automatic. doubts: messages of the source.
+    delimiter: of CSV files. decisions: path, label and suggested class -> what a person has decided about the list of
+    an earlier check.
     """
 
     root: str
@@ -83,8 +85,11 @@ class Checked:
     near_copies: NearCopies | None = None
     probabilities: np.ndarray | None = None
     curve: LearningCurve | None = None  # set with the probabilities
+    why_unseen: str = ""
     command: str = ""
     relabel: str = ""
+    regroup: str = ""
+    doubts: Sequence[str] = ()
     delimiter: str = "comma"
     decisions: Mapping[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
 

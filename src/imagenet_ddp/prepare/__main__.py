@@ -9,11 +9,17 @@ import sys
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.prepare import options
+from imagenet_ddp.system.console import print_message
 
 
 def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", sys.argv[1:], options.read)
+        data = plan.config.data
+        if plan.config.prepare.name == "check":
+            print_message(
+                f"Checking the images of {data.root or data.target or data.name}. Loading PyTorch.", sys.stdout
+            )
         # imported after the command line is checked, because these modules import torch
         name = {"import": "pack"}.get(plan.config.prepare.name, plan.config.prepare.name)  # of other images
         module = importlib.import_module(f"imagenet_ddp.prepare.{name}")

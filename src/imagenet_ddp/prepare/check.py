@@ -20,10 +20,10 @@ from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.pages.section import Checked, Copy
-from imagenet_ddp.prepare.check_page import PAGE, check_page, make_sections
+from imagenet_ddp.pages.section import Checked, Copy, Urgency
+from imagenet_ddp.prepare.check_page import NOTHING, PAGE, TO_MEND, check_page, find_faults, make_sections
 from imagenet_ddp.prepare.decisions import earlier_decisions
-from imagenet_ddp.prepare.features_of_images import near_copy_problems, with_features
+from imagenet_ddp.prepare.features_of_images import with_features
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -57,12 +57,15 @@ def run(plan: Plan) -> int:
     source = open_source(data, config.seed, found=plan.scan)
     layout = dataset_summary.summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}
+    write = partial(print_message, stream=sys.stdout)
+    number = sum(map(len, images.values()))
+    write(f"Checking {count_noun(number, 'image')} of {count_noun(len(source.classes), 'class')}.")
     bad: list[tuple[str, int, str]] = []  # split, position, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
     ignored = IgnoredParts(lambda _: None)  # the summary counts them
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
     qualities = {name: np.zeros(len(members), dtype=ROW) for name, members in images.items()}
-    progress = Progress("check", sum(map(len, images.values())), "images")
+    progress = Progress("check", number, "images")
     progress.more = lambda: f" ({len(bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
     results = process_images(probe_image, images, tasks, plan.num_workers, config.prepare.timeout_s, WINDOW)
@@ -79,16 +82,13 @@ def run(plan: Plan) -> int:
             if probe.quality is not None:
                 qualities[result.split][result.index] = tuple(probe.quality)
             progress.add(1)
-    seconds = progress.seconds
-    copies, findings, notes = find_duplicates(contents, images)
-    findings = [*map(str, layout.mistakes), *findings]
+    copies = find_duplicates(contents, images)
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     rotated = [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
         for name, number in num_rotated.items()
         if number
     ]
-    write = partial(print_message, stream=sys.stdout)
     for name, split in layout.splits.items():
         least, most = min(split.counts.values()), max(split.counts.values())
         span = f"{least:,} to {count_noun(most, 'image')}" if least < most else count_noun(most, "image")
@@ -100,24 +100,20 @@ def run(plan: Plan) -> int:
     if len(bad) > MAX_PRINTED:
         lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
     of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *ignored.lines(images))]
-    lines += [*(f"note: {text}" for text in (*of_files, *notes)), *(f"found: {text}" for text in findings)]
-    for line in lines:
+    for line in (*lines, *(f"note: {text}" for text in of_files)):
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
     checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter,
-                      decisions=earlier_decisions(out / WRONG_LABELS))  # fmt: skip
-    checked, reason = with_features(checked, plan, out)
-    if reason:
-        write(f"note: {reason}")
-        of_files.append(reason.rstrip("."))
-    more = near_copy_problems(checked, plan, out)
-    findings += more
-    for text in more:
-        write(f"found: {text}")
+                      decisions=earlier_decisions(out / WRONG_LABELS), doubts=[*map(str, layout.mistakes)])  # fmt: skip
+    checked = with_features(checked, plan, out)
     sections = make_sections(checked)
+    to_mend = find_faults(checked, sections)
+    write(f"{TO_MEND}:" if to_mend else NOTHING)
+    for number, finding in enumerate(to_mend, 1):
+        write(f"{number:2}. {finding.text}")
     for line in (line for section in sections for line in section.lines):
         write(line)
     rows = [(copy.where, images[copy.first[0]].path(copy.first[1]), images[copy.second[0]].path(copy.second[1]))
@@ -127,17 +123,14 @@ def run(plan: Plan) -> int:
         "bad_images.csv": table_bytes(("path", "reason"), bad_rows, config.csv_delimiter),
         "duplicates.csv": table_bytes(("where", "path", "other"), rows, config.csv_delimiter),
         **{name: content for section in sections for name, content in section.files.items()},
-        PAGE: check_page(checked, sections, of_files),
+        PAGE: check_page(checked, sections, to_mend, of_files),
     }
     with disk_errors_as_run_error(out):
         for name, content in files.items():
             atomic_write(out / name, content)
-    num_problems = len(findings) + len(bad)
-    verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
-    rate = sum(map(len, images.values())) / max(seconds, 1e-9)
-    write(f"{verdict}. Decoded in {seconds:.1f} s ({rate:,.0f} images/s). Lists: {out}: {', '.join(files)}")
-    write(f"The page with pictures: {out / PAGE}")
-    return int(num_problems > 0)
+    lists = [name for name in files if name != PAGE]
+    write(f"Open {out / PAGE}, the page with pictures. The lists beside it: {', '.join(lists)}.")
+    return int(any(finding.urgency == Urgency.FIRST for finding in to_mend))
 
 
 def probe_image(images: Images, index: int) -> Probe:
@@ -166,36 +159,21 @@ def _content_hash(data: Any) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-def find_duplicates(
-    contents: Mapping[str, np.ndarray], images: Mapping[str, Images]
-) -> tuple[list[Copy], list[str], list[str]]:
-    """Return the images with the same content, with messages and notes about them. contents: hash of each image of a
-    split; 0: unknown. An image that is in both train and val invalidates the validation, and one of the labels of an
-    image that is in two classes is wrong."""
-    found, messages, notes = list[Copy](), list[str](), list[str]()
+def find_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images]) -> list[Copy]:
+    """Return the images with the same content, those in one split first. contents: hash of each image of a split; 0:
+    unknown."""
+    found = list[Copy]()
     first: dict[str, dict[int, int]] = {}  # split -> content -> position of the first image with it
     for split, content in contents.items():
         targets, known = images[split].targets, first.setdefault(split, {})
         pairs = [(known.setdefault(value, index), index) for index, value in enumerate(content.tolist()) if value]
-        pairs = [(a, b) for a, b in pairs if a != b]
-        differ = [bool(targets[a] != targets[b]) for a, b in pairs]
         found += [
-            Copy(f"{split}, {'two classes' if is_other else 'one class'}", (split, a), (split, b))
-            for (a, b), is_other in zip(pairs, differ, strict=True)
-        ]
-        if count := sum(differ):
-            messages.append(
-                f"an image must have one class, but {count:,} in {split} {'is' if count == 1 else 'are'} in two "
-                "classes, byte for byte. Hint: keep only the correct image of each pair in duplicates.csv."
+            Copy(
+                f"{split}, {'two classes' if np.any(targets[a] != targets[b]) else 'one class'}", (split, a), (split, b)
             )
-        if count := len(pairs) - sum(differ):
-            notes.append(f"{split}: {count_noun(count, 'duplicate')} within a class")
+            for a, b in pairs
+            if a != b
+        ]
     val, train = contents.get("val", np.zeros(0)).tolist(), first.get("train", {})
     leaks = [(train[value], index) for index, value in enumerate(val) if value in train]
-    found += [Copy("train and val, same bytes", ("train", a), ("val", b)) for a, b in leaks]
-    if leaks:
-        messages.append(
-            f"validation images must not be in train, but {len(leaks):,} {'is' if len(leaks) == 1 else 'are'} in train "
-            "too, byte for byte. Hint: remove those listed in duplicates.csv from train."
-        )
-    return found, messages, notes
+    return found + [Copy("train and val, same bytes", ("train", a), ("val", b)) for a, b in leaks]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imagenet_ddp.pages.render import FOLDER, render
-from imagenet_ddp.pages.section import Checked, Section
+from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
 from imagenet_ddp.pages.sections.expected_accuracy import expected_accuracy
@@ -16,6 +16,7 @@ from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
 
 PAGE = "check.html"
 MARKER = "imagenet_ddp.prepare"
+TO_MEND, NOTHING = "What to mend first", "Nothing was found that has to be mended."
 
 # in the order of the page; a function returns None if its section has nothing to say
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
@@ -34,10 +35,18 @@ def make_sections(checked: Checked) -> list[Section]:
     return [section for make in SECTIONS if (section := make(checked)) is not None]
 
 
-def check_page(checked: Checked, sections: Sequence[Section], notes: Sequence[str] = ()) -> bytes:
-    """Return the page. notes: sentences below what is good and what is to be mended."""
-    findings = [finding for section in sections for finding in section.findings]
-    to_mend = sorted((each for each in findings if each.urgency), key=lambda each: -each.urgency)
+def find_faults(checked: Checked, sections: Sequence[Section]) -> list[Finding]:
+    """Return what is to be mended, the most urgent first."""
+    found = [Finding(text, Urgency.FIRST) for text in checked.doubts]
+    found += [finding for section in sections for finding in section.findings if finding.urgency]
+    return sorted(found, key=lambda each: -each.urgency)
+
+
+def check_page(
+    checked: Checked, sections: Sequence[Section], to_mend: Sequence[Finding], notes: Sequence[str] = ()
+) -> bytes:
+    """Return the page. to_mend: result of find_faults. notes: sentences below what is good and what is to be mended."""
+    good = [finding for section in sections for finding in section.findings if not finding.urgency]
     splits = {"train": "for training", "val": "for validation"}
     numbers = [f"{len(images):,} {splits[name]}" for name, images in checked.images.items()]
     figures = [
@@ -48,6 +57,6 @@ def check_page(checked: Checked, sections: Sequence[Section], notes: Sequence[st
     where = f" in {name}" if (name := Path(checked.root).name) else ""
     return render(FOLDER / "check.html", {
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
-        "figures": figures, "to_mend": to_mend, "good": [each for each in findings if not each.urgency],
+        "figures": figures, "faults": (TO_MEND, to_mend, NOTHING), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
     })  # fmt: skip

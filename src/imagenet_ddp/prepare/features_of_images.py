@@ -1,7 +1,5 @@
 """Get the features of the images that prepare=check looks at, by python -m imagenet_ddp.features."""
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.curation.cross_validation import (
@@ -34,35 +33,34 @@ FILE = "features.npz"
 _OWN = ("prepare=", "prepare.", "out=", "hydra.", "csv_delimiter=")  # options of prepare, not of features
 
 
-def with_features(checked: Checked, plan: Plan, out: Path) -> tuple[Checked, str]:
-    """Return (what is known, "") with the features of a pass through model.weights, or what was known with the reason
-    why there are none; "" if no weights are set. out: existing folder for the file of the pass."""
+def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
+    """Return what is known with the features of a pass through model.weights, or with the reason why there are none.
+    out: existing folder for the file of the pass."""
     if not plan.config.model.weights:
-        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=probe"])), ""
+        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=probe"]))
     file = (out / FILE).absolute()
     argv = [*(word for word in plan.argv if not word.startswith(_OWN)), quoted(f"out={file}")]
-    sys.stdout.flush()
-    if code := subprocess.run([sys.executable, "-m", "imagenet_ddp.features", *argv]).returncode:
-        line = shell_line("features", argv)
-        return checked, f"The features could not be computed (exit code {code}). Hint: run `{line}` to see why."
+    if reason := run_other("features", argv):
+        return replace(checked, why_unseen=reason)
     try:
         features = read_features(file)
         _require_same(features, checked.images)
     except ConfigError as error:
-        return checked, str(error)
+        return replace(checked, why_unseen=str(error))
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
     _leave_list(near, features)
-    checked, num_classes = replace(checked, features=features, near_copies=near), len(features.classes)
+    checked = replace(checked, features=features, near_copies=near, regroup=_regroup_line(plan, out))
+    num_classes = len(features.classes)
     groups = near.group_of_each(len(features), exact)
     if reason := why_no_estimate(features.targets, num_classes, groups):
-        return checked, reason
+        return replace(checked, why_unseen=reason)
     targets, folds = features.targets, fold_of_each(features.targets, groups=groups)
     axes = PrincipalAxes(torch.from_numpy(features.vectors))
     probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
     curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
-    return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out)), ""
+    return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out))
 
 
 def _leave_list(near: NearCopies, features: Features) -> None:
@@ -78,6 +76,14 @@ def _relabel_line(plan: Plan, out: Path) -> str:
         return ""
     options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
     return shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / wrong_labels.FILE}")])
+
+
+def _regroup_line(plan: Plan, out: Path) -> str:
+    """Return the line that trains with each group of near-copies on one side of an automatic split; "" for others."""
+    if plan.config.data.share is None:
+        return ""
+    words = [word for word in plan.argv if not word.startswith(_OWN)]
+    return shell_line("train", [*words, quoted(f"data.groups={out / NEAR_COPIES}")])
 
 
 def _require_same(features: Features, images: Mapping[str, Images]) -> None:
@@ -96,15 +102,3 @@ def _exact_copies(features: Features, copies: Sequence[Copy]) -> np.ndarray:
     row_of = {features.place(row): row for row in range(len(features))}
     pairs = [(row_of[each.first], row_of[each.second]) for each in copies if {each.first, each.second} <= row_of.keys()]
     return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def near_copy_problems(checked: Checked, plan: Plan, out: Path) -> list[str]:
-    """Return the messages about near-copies, with the line to type that keeps them on one side of a split."""
-    if checked.features is None or checked.near_copies is None:
-        return []
-    remedy = f"keep one image of each group in {NEAR_COPIES}, and remove the others"
-    if plan.config.data.share is not None:
-        words = [word for word in plan.argv if not word.startswith(_OWN)]
-        line = shell_line("train", [*words, quoted(f"data.groups={out / NEAR_COPIES}")])
-        remedy = f"to keep each group on one side, run `{line}`"
-    return checked.near_copies.problems(checked.features, remedy)

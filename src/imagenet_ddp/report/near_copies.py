@@ -13,7 +13,7 @@ from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
-from imagenet_ddp.pages.section import Checked, Section, Urgency
+from imagenet_ddp.pages.section import Checked, Section
 from imagenet_ddp.pages.sections.near_copies import near_copies
 from imagenet_ddp.report.findings import copies_sentence
 from imagenet_ddp.report.predictions import Predictions
@@ -64,7 +64,8 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     leaked = [row_of[paths[at]] for at in groups.leaked(images).tolist()]
     sentence = copies_sentence(found, np.isin(np.arange(len(found)), leaked))
     assert section is not None  # there are groups, or none
-    return section, [sentence, *(each.text for each in section.findings if Urgency.GOOD < each.urgency < Urgency.FIRST)]
+    others = section.findings[1:] if leaked else section.findings  # the sentence says what the first of them does
+    return section, [sentence, *(each.text for each in others if each.urgency)]
 
 
 def _list_in(folder: Path) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
@@ -155,18 +156,17 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
     if draft.is_symlink():
         draft.unlink()
-    code, argv = 0, _options(checkpoint, draft)
+    reason = ""
     if not _is_current(draft / "evaluation.json", checkpoint):  # else a user typed the line that a refusal printed
         shutil.rmtree(draft, ignore_errors=True)
         print(f"Evaluating {checkpoint}", file=sys.stderr)
-        command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
-        code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode  # its output would name the draft
-    if code:
-        argv = _options(checkpoint, folder)
+        argv = _options(checkpoint, draft)
+        reason = run_other("evaluate", argv, stdout=subprocess.DEVNULL)  # its output would name the draft
+    if reason:
         return (
-            f"The best checkpoint could not be evaluated (evaluate ended with exit code {code}). Hint: "
-            f"run `rm -rf {shlex.quote(str(folder))}`, then `{shell_line('evaluate', argv)}` with the option that its "
-            "message names, then report again."
+            f"The best checkpoint could not be evaluated: {reason} With the option that this names, run "
+            f"`rm -rf {shlex.quote(str(folder))}`, then `{shell_line('evaluate', _options(checkpoint, folder))}`, then "
+            "report again."
         )
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(draft, folder)  # noqa: PTH105

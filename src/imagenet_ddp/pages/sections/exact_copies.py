@@ -14,14 +14,15 @@ def exact_copies(checked: Checked) -> Section:
     findings = list[Finding]()
     if number := kinds[0]:
         text = f"{count_noun(number, 'validation image')} {_is(number)} among the training images, too: the accuracy "
-        text += "would be better than it is for new images. Remove one of each pair."
+        text += "would be better than it is for new images. Remove one of each pair in duplicates.csv."
         findings.append(Finding(text, Urgency.FIRST, "exact_copies"))
     elif len(checked.images) > 1 and checked.copies:
         text = "No validation image is among the training images, byte for byte."
         findings.append(Finding(text, Urgency.GOOD))
     if number := kinds[1]:
-        text = f"{count_noun(number, 'image')} {_is(number)} in two classes, so that one label is wrong."
-        findings.append(Finding(text, Urgency.SOON, "exact_copies"))
+        text = f"{count_noun(number, 'image')} {_is(number)} in two classes, so that one label is wrong: "
+        text += "keep only the right one of each pair in duplicates.csv."
+        findings.append(Finding(text, Urgency.FIRST, "exact_copies"))
     if number := kinds[2]:
         count = "counts" if number == 1 else "count"
         text = f"{count_noun(number, 'image')} {_is(number)} twice in a class, and {count} double."

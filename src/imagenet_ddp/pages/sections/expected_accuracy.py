@@ -11,12 +11,10 @@ GOOD = 0.8  # accuracy; below, the classes or the images are worth a look first
 
 
 def expected_accuracy(checked: Checked) -> Section | None:
-    """Without a net, the section says how to get one."""
+    """Without a net, the section says what was not checked, and how to get one."""
     features, probabilities, curve = checked.features, checked.probabilities, checked.curve
     if features is None or probabilities is None or curve is None:
-        if not checked.command or len(checked.labels) < 2:
-            return None
-        return Section(NAME, "Accuracy", {"command": checked.command}, heading="What accuracy to expect")
+        return _not_checked(checked)
     is_right = probabilities.argmax(1) == features.targets
     whole = curve.accuracies[-1]
     words = f"{in_words(whole.share)} new images like these will be recognised"
@@ -40,8 +38,20 @@ def expected_accuracy(checked: Checked) -> Section | None:
     figure = ("expected accuracy", percent(whole.share, 1), range_words)
     urgency = Urgency.GOOD if whole.share >= GOOD else Urgency.SOON
     finding = Finding(f"{words} ({range_words} of them, a 95 % interval).", urgency, NAME)
-    line = f"expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words})"
+    line = f"Expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words})."
     return Section(NAME, "Accuracy", context, [finding], "What accuracy to expect", [figure], lines=[line])
+
+
+def _not_checked(checked: Checked) -> Section | None:
+    what = "Wrong labels, near-copies" if checked.features is None else "Wrong labels"
+    text = f"{what} and the expected accuracy were not checked: "
+    if checked.why_unseen:
+        urgency = Urgency.FIRST if checked.features is None else Urgency.SOON
+        return Section(NAME, "", findings=[Finding(f"{text}{checked.why_unseen}", urgency)])
+    if not checked.command or len(checked.labels) < 2:
+        return None
+    finding = Finding(f"{text}no net has seen the images. Hint: run `{checked.command}`.", Urgency.LATER, NAME)
+    return Section(NAME, "Accuracy", {"command": checked.command}, [finding], "What accuracy to expect")
 
 
 def in_words(share: float) -> str:

@@ -29,14 +29,16 @@ def near_copies(checked: Checked) -> Section | None:
         findings.append(Finding(f"{text}would be better than that of new images.", Urgency.FIRST, NAME))
     if num_two:
         text = f"{_are(num_two)} in two classes, in different forms, so that one label is wrong."
-        findings.append(Finding(text, Urgency.SOON, NAME))
+        findings.append(Finding(text, Urgency.FIRST, NAME))
     if num_other:
         count = "counts" if num_other == 1 else "count"
         text = f"{_are(num_other)} there in more than one form, and {count} double."
         findings.append(Finding(text, Urgency.LATER, NAME))
     groups = [_items(checked, features, group) for group in found.groups[:NUM_GROUPS]]
     context = {"groups": groups, "number": len(found.groups), "file": FILE, "is_across": num_leaked > 0}
-    return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file})
+    lines = [f"To keep each group of {FILE} on one side of the split: {checked.regroup}"]
+    return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file},
+                   lines=lines if num_leaked and checked.regroup else [])  # fmt: skip
 
 
 def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:

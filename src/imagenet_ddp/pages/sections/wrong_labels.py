@@ -32,6 +32,5 @@ def wrong_labels(checked: Checked) -> Section | None:
     context = {"pictures": pictures, "number": number, "file": curation.FILE, "command": checked.relabel}
     finding = Finding(f"Of {total}, {text}", Urgency.SOON, NAME)
     files = {curation.FILE: curation.list_csv(found, features, checked.delimiter, checked.decisions)}
-    lines = [f"note: {finding.text.rstrip('.')}: {curation.FILE}"]
-    lines += [f"When you have written decisions into it: {checked.relabel}"] if checked.relabel else []
+    lines = [f"When you have written decisions into {curation.FILE}: {checked.relabel}"] if checked.relabel else []
     return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, lines=lines)
