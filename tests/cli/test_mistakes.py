@@ -39,6 +39,7 @@ LINES: dict[str, list[str]] = {
     "num_epochs=3": ["num_epochs", "trainer.max_epochs=3 without num_epochs"],
     "trainer.gpus=2": ["trainer.gpus", "trainer.devices=2 without trainer.gpus"],
     "data.batchsize=3": ["data.batchsize", "data.batch_size=3 without data.batchsize"],
+    "dataroot=pets data=imagefolder": ["dataroot", "data.root=pets without dataroot"],
     "checkpoint=x.ckpt": ["checkpoint", "resume=x.ckpt without checkpoint"],
     "trainer.max_epoch=3": ["trainer.max_epoch", "trainer.max_epochs=3 without trainer.max_epoch"],
     "strategy.bucket_cap=25": ["strategy.bucket_cap", "strategy.bucket_cap_mb=25 without strategy.bucket_cap"],
@@ -384,6 +385,16 @@ def test_mistakes_of_every_kind_come_in_one_list():
                  "`'trainer.devices=[0,3]'`", "trainer.strategy is set by", "data.bogus is not"):  # fmt: skip
         assert sum(said in text for text in found) == 1, said
     assert len(found) == 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["data-root=pets data=imagefolder", "data.rot=pets data=imagefolder", "model.weight=DEFAULT budget_min=3"],
+)
+def test_what_follows_from_a_misspelt_key_is_not_reported(line: str):
+    (text,) = texts(line.split())
+    assert text.startswith(f"{key_of(line)} is not a known key. Hint: did you mean ")
+    assert len(texts([*line.split(), "seed=-1", "+data.bogus=1"])) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Leave out mistakes that only follow from the default in place of a wrong choice."""
+"""Leave out mistakes that only follow from another: from the default in place of a wrong choice, or from a key that has
+no value because it was misspelt."""
 
 from collections.abc import Sequence, Set
 
@@ -38,3 +39,12 @@ def independent(
         return key not in declared and group is not None and group.is_group
 
     return [each for each in found if each in alone or any(map(is_unknown, each.keys)) or not depends(each)]
+
+
+def of_given_keys(found: Sequence[Mistake], typed: Sequence[str]) -> list[Mistake]:
+    """Return the mistakes without those in keys that another's correction sets, in place of a misspelt key or a word
+    that is no option: their value is not the one that was meant. typed: the options as typed."""
+    renaming = [each for each in found if each.fixes and (each.fixes[0].without or each.typed)]
+    renamed = {key_of(option) for each in renaming for option in each.fixes[0].options} - set(map(key_of, typed))
+    renamed |= {f"{key}.name" for key in renamed}  # of a group
+    return [each for each in found if each in renaming or not renamed & set(each.keys)]

@@ -4,6 +4,7 @@ The table of other programs is known_terms.txt, from which hints and docs/coming
 torch.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -83,10 +84,16 @@ def term_of(name: str) -> Term | None:
     return BY_NAME.get(plain(name))
 
 
+def _letters(key: str) -> str:
+    return re.sub(r"[\W_]", "", key.lower())
+
+
 def closest(key: str, keys: Iterable[str]) -> list[str]:
     """Return the known keys closest to a mistyped one, best first; empty if none is close."""
     group, last = key.lower().partition(".")[0], key.lower().rpartition(".")[2]
     keys = sorted(keys, key=lambda known: known.partition(".")[0] != group)  # those of the same group first
+    if same := [known for known in keys if _letters(known) == _letters(key)]:  # dataroot, data-root
+        return same[:1]
     if same := [known for known in keys if known.rpartition(".")[2] == last]:
         return same[:2]
     term = BY_NAME.get(last)

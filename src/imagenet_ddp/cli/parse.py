@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import check_config, options, words
 from imagenet_ddp.cli.compose import Composed, compose
+from imagenet_ddp.cli.consequences import of_given_keys
 from imagenet_ddp.cli.options import Files, Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
@@ -164,7 +165,8 @@ def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], i
     found += [_with_jobs(mistake, numbers, request.names) for mistake, numbers in jobs_of.items()]
     if found:
         nulls = {key_of(word) for word in words.typed if word.endswith("=null")}
-        raise RefusedError([_keeping(nulls, mistake) for mistake in dict.fromkeys(found)], request)
+        found = of_given_keys([*dict.fromkeys(found)], words.typed)
+        raise RefusedError([_keeping(nulls, mistake) for mistake in found], request)
     return request
 
 
