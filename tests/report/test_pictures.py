@@ -81,3 +81,24 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     assert len(pictures.thumbnails) == 1
     assert pictures.reason_maps.endswith("under model; report does not use it.")
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"data": [1]}, {"data": {"name": {"a": 1}}}, {"data": {"name": "imagefolder", "root": [1]}}, {"loss": None},
+        {"data": {"name": "imagefolder", "root": ".", "val_dir": None, "image_size": "${a}"}},
+        {"model": {"name": -1.5}}, {"model": {"name": "resnet18", "args": 3, "weights": -1.5}}, {"trainer": 3},
+        {"cluster": {"num_threads": [1]}},
+    ],
+)  # fmt: skip
+def test_options_of_any_type_are_a_reason(part: dict[str, object], tmp_path: Path):
+    (tmp_path / "val/a").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(path := tmp_path / "val/a/0.png")
+    folder = write_evaluation(
+        tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[str(path)], data=data(tmp_path)
+    )
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | part))
+    pictures = read_pictures(read(folder), [0], [0])
+    assert pictures.reason or pictures.reason_maps

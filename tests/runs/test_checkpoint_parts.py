@@ -16,6 +16,10 @@ from imagenet_ddp.launch.trained_model import load
 from imagenet_ddp.runs.checkpoint_file import KEY
 
 GONE = object()  # in place of a value: the entry is missing
+MISFITS = {  # values of a stored config
+    "root": [-1.5, {"a": 1}], "train_dir": [[1]], "val_dir": [None, "\0", "a" * 300], "batch_size": ["${a}"],
+    "mean": [["${a}", 1, 2]],
+}  # fmt: skip
 VALUES: list[Any] = [None, 3, -1.5, "x", True, [1], {"a": 1}, {1: 2}, torch.zeros(2)]
 
 
@@ -29,20 +33,21 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
     places += [(KEY, "eval_transform", name) for name in whole[KEY]["eval_transform"]]
     torch.save(whole, path)
     request, num_refused = parse.command_line("evaluate", [f"checkpoint={path}"], {}), 0
-    for number, place in enumerate(places):
-        for value in VALUES[number % 5 :: 5]:  # each type at a fifth of the places
-            checkpoint = {**whole, KEY: copy.deepcopy(whole[KEY])}
-            node: Any = checkpoint
-            for part in place[:-1]:
-                node = node[part]
-            node[place[-1]] = value
-            torch.save(checkpoint, path)
-            try:
-                load(resolved_config(request, {}, EvaluateConfig), path)
-            except ConfigError:
-                num_refused += 1
-            except Exception as error:
-                pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
+    cases = [(place, value) for number, place in enumerate(places) for value in VALUES[number % 5 :: 5]]  # a fifth
+    cases += [((KEY, "config", "data", key), value) for key, values in MISFITS.items() for value in values]
+    for place, value in cases:
+        checkpoint = {**whole, KEY: copy.deepcopy(whole[KEY])}
+        node: Any = checkpoint
+        for part in place[:-1]:
+            node = node[part]
+        node[place[-1]] = value
+        torch.save(checkpoint, path)
+        try:
+            load(resolved_config(request, {}, EvaluateConfig), path)
+        except ConfigError:
+            num_refused += 1
+        except Exception as error:
+            pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
     assert num_refused > 36
 
 

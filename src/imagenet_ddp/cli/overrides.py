@@ -79,14 +79,16 @@ def follow_image_size(data: DictConfig, typed: Sequence[str], size: int, resize:
 def lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
     """Copy into the node the stored values of the keys that it has, in which `${...}` is text. Skip a value that does
     not fit the key's type."""
+    keys = {*node.keys()}  # also those without a value
     for key, value in stored.items():
-        if key not in node:
+        if key not in keys:
             continue
         typed_node = isinstance(value, Mapping) and dataclasses.is_dataclass(OmegaConf.get_type(node, key))
         try:
             if typed_node:
                 lay_over(node[key], value)
             else:
+                node[key] = literal(value, "{")  # a key of numbers would accept `${`, until it is read
                 node[key] = literal(value)
         except OmegaConfBaseException:
             continue

@@ -30,8 +30,13 @@ def is_remote(weights: str) -> bool:
 
 def seen_from(folder: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored config of a run with the paths that it means: its relative ones begin in the folder in which
-    the run was started. They stay relative if that is the current folder. folder: None if the run did not store it."""
+    the run was started. They stay relative if that is the current folder. A path that is no text, of a stranger's file,
+    becomes null. folder: None if the run did not store it."""
     plain: dict[str, Any] = copy.deepcopy(dict(config))
+    for key in KEYS:
+        group, _, name = key.partition(".")
+        if not isinstance(_group(plain, group).get(name), str | None):
+            plain[group][name] = None
     if folder is None or Path(folder) == Path.cwd():
         return plain
     for node, name in _nodes(plain):

@@ -54,13 +54,14 @@ def not_plain(value: Any) -> str:
     return ""
 
 
-def literal(value: Any) -> Any:
-    """Return plain containers in which OmegaConf finds no interpolation: `${...}` in a text is only text."""
+def literal(value: Any, brace: str = r"\${") -> Any:
+    """Return plain containers in which OmegaConf finds no interpolation: `${...}` in a text is only text. brace: what
+    stands for `${`."""
     if isinstance(value, str):
-        return re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
+        return re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + brace, value)
     if is_mapping(value):
-        return {key: literal(inner) for key, inner in value.items()}
-    return [literal(inner) for inner in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+        return {key: literal(inner, brace) for key, inner in value.items()}
+    return [literal(inner, brace) for inner in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
 def refused(

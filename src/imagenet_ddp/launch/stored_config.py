@@ -158,13 +158,16 @@ def _source(data: DataConfig) -> tuple[Any, ...]:
 
 def folder_of(data: DataConfig, *, is_train: bool) -> Path | None:
     """Return the folder of the training or the validation images, in the same form however it was typed; None without
-    data.root."""
+    data.root, or if the keys of a stored config are no paths."""
     if data.root is None:
         return None
-    if not isinstance(data, FolderData):
-        return (Path(data.root) / ("train" if is_train else "val")).resolve()
-    layout = find_layout(data, need_train=is_train)
-    return (layout.train if is_train else layout.val).resolve()
+    try:
+        if not isinstance(data, FolderData):
+            return (Path(data.root) / ("train" if is_train else "val")).resolve()
+        layout = find_layout(data, need_train=is_train)
+        return (layout.train if is_train else layout.val).resolve()
+    except (OSError, TypeError, ValueError):  # a name that is too long, that is no text, or with a null character
+        return None
 
 
 def data_name(data: Mapping[str, Any]) -> str:

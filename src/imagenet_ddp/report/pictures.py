@@ -3,16 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import EvaluateConfig
-from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.section import typed_config, with_all_keys
 from imagenet_ddp.config.stored import refused
+from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.launch.trained_model import load
+from imagenet_ddp.models import check_learning
 from imagenet_ddp.models.class_activation import overlay
 from imagenet_ddp.pages.thumbnails import data_uri, thumbnail
 from imagenet_ddp.report.predictions import Predictions
@@ -89,14 +96,24 @@ def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) ->
 
 def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:
     """Return the config of an evaluation, whose relative paths are those of the folder in which it was started. Raises
-    ConfigError if this group names code or an address, because a folder may come from anyone."""
-    folder = found.folder
-    config = seen_from(found.evaluation.get("folder"), read_config(folder))
+    ConfigError if this group names code or an address, or if a value is none of its key, because a folder may come from
+    anyone."""
+    file, whole = found.folder / "config.yaml", OmegaConf.structured(with_all_keys(EvaluateConfig))
+    config = seen_from(found.evaluation.get("folder"), read_config(found.folder))
     if group not in config:
-        raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but does not.")
+        raise ConfigError(f"{file} must hold the options of the evaluation, but does not.")
     if refused({group: config[group]}, {}, "evaluate", "", []):
         raise ConfigError(
-            f"{folder / 'config.yaml'} names code outside this program, or an address, under {group}; report does not "
-            "use it."
+            f"{file} names code outside this program, or an address, under {group}; report does not use it."
         )
-    return to_config(config, EvaluateConfig)
+    lay_over(whole, config)
+    try:
+        values = typed_config(whole, EvaluateConfig, partial=True)
+    except OmegaConfBaseException as error:  # such as a default that refers to a value that is not there
+        what = f"{file} must hold the options of the evaluation, but {error.full_key} does not resolve."
+        raise ConfigError(what) from error
+    wrong = check_data.validate(values.data, partial=True) + check_learning.validate(values, partial=True)
+    wrong += [each for name in ("trainer", "cluster") for each in validate_group(name, values[name], "evaluate")]
+    if wrong:
+        raise ConfigError(f"{file} must hold the options of the evaluation, but {wrong[0].what}.")
+    return values
