@@ -69,6 +69,8 @@ LINES: dict[str, list[str]] = {
     "optim.lr=range(1,3)": ["optim.lr", "-m"], "allow_targets=a,b": ["allow_targets", "allow_targets=[a,b]"],
     "hydra.run.dir=x.ckpt/run": ["hydra.run.dir", "hydra.run.dir=FOLDER"],
     "hydra.run.dir=old": ["hydra.run.dir", "hydra.run.dir=old2", "resume=old"],
+    "resume=odl": ["resume", "resume=old", "resume=runs/NAME/TIME", "resume=auto"],
+    "resume=of": ["resume", "resume=of/1", "resume=runs/NAME/TIME", "resume=auto"],
     "resume=gone.ckpt": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
     "hydra.run.dir=r,1": ["hydra.run.dir", 'hydra.run.dir="r,1"'],
     "resume=pets": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
@@ -87,6 +89,7 @@ LINES: dict[str, list[str]] = {
     "data.cutout=48": ["data.cutout data.image_size", "data.cutout=12"],
     "data.augment=pad_crop data.pad=50": ["data.pad data.image_size", "data.pad=4"],
     "data=imagefolder": ["data.root", "data.root=FOLDER"],
+    "data=imagefolder data.root=pest": ["data.root", "data.root=pets"],
     "data=imagefolder data.root=~/gone": ["data.root", "data.root=FOLDER"],
     "strategy=dp strategy.bucket_cap_mb=10": [
         "strategy.bucket_cap_mb strategy.name", "strategy=auto", "without strategy.bucket_cap_mb",
@@ -153,6 +156,7 @@ def _files(here: Path) -> None:
     os.mkfifo(here / "pipe")
     (here / "old" / "checkpoints").mkdir(parents=True)
     (here / "old" / "checkpoints" / "last.ckpt").touch()
+    shutil.copytree(here / "old", here / "of" / "1")
     (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
 
 
@@ -220,6 +224,26 @@ def test_paths_without_keys_are_corrected_together():
 def test_a_mistake_about_which_the_user_must_decide(verb: str, line: str):
     mistake, (keys, said) = mistakes(shlex.split(line), verb)[0], ADVICE[verb, line]
     assert " ".join(mistake.keys) == keys and said in str(mistake) and "Hint: " in str(mistake)
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("my photos.zip", "unzip 'my photos.zip' -d 'my photos'"),
+        ("cats.tar.gz", "mkdir cats && tar -xf cats.tar.gz -C cats"),
+        ("ILSVRC2012_img_val.tar",
+         "python -m imagenet_ddp.prepare prepare=imagenet archive_dir=. out=imagenet"),
+    ],
+)  # fmt: skip
+def test_an_archive_is_answered_with_the_line_that_unpacks_it(name: str, run: str, here: Path):
+    (here / name).touch()
+    (mistake,) = mistakes(["data=imagefolder", f"data.root={name}"])
+    (fix,) = mistake.fixes
+    assert fix.run == run and f"run `{run}`, then set" in str(mistake) and not fix.is_complete
+    assert mistakes(["checkpoint=x.ckpt", f"images={name}"], "predict")[0].fixes[0].run == run
+    (folder,) = (option.partition("=")[2] for option in fix.options)
+    shutil.copytree(here / "pets", here / folder)
+    assert mistakes(["data=imagefolder", f"data.root={name}"])[0].fixes[0].is_complete
 
 
 # What must be typed beside a key, so that its value is the only mistake.

@@ -95,7 +95,7 @@ def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
         fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}")
     elif group == "model" and is_of_timm(name):
         fix = Fix(("model.library=timm", f"model.name={name}"), ("model",))
-    elif group == "data" and (os.sep in name or Path(name).is_dir() or Path(name).suffix in TABLE_SUFFIXES):
+    elif group == "data" and (os.sep in name or Path(name).exists() or Path(name).suffix in TABLE_SUFFIXES):
         fix = setting(*options_for(name))
     elif near := get_close_matches(name.lower(), names, 1):
         fix = setting(f"{group}={near[0]}")

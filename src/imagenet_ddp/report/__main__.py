@@ -15,12 +15,12 @@ from pathlib import Path
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.report import comparison, leaderboard
 from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.files import atomic_write, describe_path, exists, not_writable_reason
+from imagenet_ddp.system.files import atomic_write, beside, describe_path, exists, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
 from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
@@ -90,7 +90,9 @@ def read(argv: Sequence[str]) -> Options:
         else:
             hint = "type a run folder, such as runs/NAME/TIME, or a folder above run folders"
             what = f"must be a folder, but {'is a file' if exists(str(path)) else 'does not exist'}"
-            mistakes.append(Mistake(f"{describe_path(path)} {what}", hint=hint))
+            near = beside(path, Path.is_dir)
+            fixes = (Fix((str(near),), said=f"did you mean {near}?"),) if near else ()
+            mistakes.append(Mistake(f"{describe_path(path)} {what}", (), fixes, "" if near else hint, (word,)))
     if (maps := typed.get("maps", "false")) not in ("true", "false"):
         mistakes.append(must_be("maps", "true or false", maps, setting("maps=false")))
     if (delimiter := typed.get("csv_delimiter", "comma")) not in DELIMITERS:

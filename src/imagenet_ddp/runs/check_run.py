@@ -13,7 +13,7 @@ from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.packages import missing_package
 
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
@@ -184,7 +184,18 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistak
         files = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
         files = sorted(files, key=lambda file: key == "resume" and file.name != "last.ckpt")
         fixes = [setting(f"{key}={file}") for file in files][:1] or fixes
+        if not files and (near := _newest(path)):
+            fixes = [setting(f"{key}={near}"), *fixes]
+    elif near := beside(path, lambda each: bool(CheckpointStore.of_run(each).files())):
+        fixes = [setting(f"{key}={near}"), *fixes]
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         fixes = [setting(f"{key}={environ.get('HOME', '/home/me')}{value[1:]}")]
     what = f"{key} must be a checkpoint file or a run folder, but {describe_path(path)} {what}"
     return [Mistake(what, (key,), tuple(fixes))]
+
+
+def _newest(folder: Path) -> Path | None:
+    """Return the newest run in a folder of runs, or None."""
+    files = [file for run in folder.glob("*") for file in CheckpointStore.of_run(run).files()[:1]]
+    newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    return newest and CheckpointStore.run_dir_of(newest)

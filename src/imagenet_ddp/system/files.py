@@ -10,6 +10,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -178,6 +179,14 @@ def begins_as_zip(path: Path) -> bool:
 
 
 # ---- paths ----------------------------------------------------------------------------------------------------------
+
+
+def beside(path: Path, accepts: Callable[[Path], bool]) -> Path | None:
+    """Return what lies beside a missing path under the most similar name, or None. accepts: whether it can be meant."""
+    with suppress(OSError):
+        near = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], 5)
+        return next(filter(accepts, map(path.with_name, near)), None)
+    return None
 
 
 def describe_path(path: Path) -> str:

@@ -25,9 +25,9 @@ from imagenet_ddp.data.sources.layout import (
     splits_in,
 )
 from imagenet_ddp.data.sources.validation_split import split_validation
-from imagenet_ddp.data.sources.walk import Heic, class_folders, describe_left_out, list_folder, look_in
+from imagenet_ddp.data.sources.walk import Heic, class_folders, describe_left_out, list_folder, look_in, unpacked
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
@@ -110,6 +110,10 @@ class ImageFolder(SourceType[FolderData]):
         if not (root := Path(data.root)).is_dir():
             if root.suffix.lower() in TABLE_SUFFIXES:
                 fix = setting("data=table", f"data.root={data.root}")
+            elif root.exists():
+                fix = unpacked(root, "data.root") or fix
+            elif near := beside(root, Path.is_dir):
+                fix = Fix((f"data.root={near}",), said=f"did you mean data.root={near}?")
             what = "is a file" if root.exists() else "does not exist"
             return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")

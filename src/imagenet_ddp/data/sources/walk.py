@@ -6,6 +6,8 @@ Does not import torch, because a command looks at its data before.
 import errno
 import glob
 import os
+import re
+import shlex
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -165,8 +167,28 @@ def find_images(pattern: str) -> list[str]:
     return found
 
 
+ARCHIVE = re.compile(r"\.(zip|tar(\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
+
+
+def unpacked(path: Path, key: str) -> Fix | None:
+    """Return the fix of a zip or tar file that was typed in place of a folder; None for another path."""
+    if not ARCHIVE.search(path.name):
+        return None
+    is_imagenet = path.name.startswith("ILSVRC2012_")  # with archives in it
+    folder = path.with_name("imagenet" if is_imagenet else ARCHIVE.sub("", path.name))
+    if folder.is_dir():  # it is unpacked already
+        return Fix((f"{key}={folder}",))
+    file, new = shlex.quote(str(path)), shlex.quote(str(folder))
+    run = f"unzip {file} -d {new}" if path.suffix.lower() == ".zip" else f"mkdir {new} && tar -xf {file} -C {new}"
+    if is_imagenet:
+        run = f"python -m imagenet_ddp.prepare prepare=imagenet archive_dir={shlex.quote(str(path.parent))} out={new}"
+    return Fix((f"{key}={folder}",), said=f"run `{run}`, then set {shlex.quote(f'{key}={folder}')}", run=run)
+
+
 def validate_images(pattern: str) -> list[Mistake]:
     """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
+    if Path(pattern).is_file() and (fix := unpacked(Path(pattern), "images")):
+        return [Mistake(f"images must be image files, but {pattern} is an archive", ("images",), (fix,))]
     if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
         return []
     return [_no_images(pattern, Heic())]
