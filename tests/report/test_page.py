@@ -1,6 +1,7 @@
 """The page: escaped, without a network, small, readable."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -169,7 +170,7 @@ def test_the_matrix_is_in_alphabetical_order(tmp_path: Path, monkeypatch: pytest
     html = build("e", None, read(folder)).files["report.html"].decode()
     cells = re.findall(r'class="(?:right|wrong)".*?<title>(.*?)</title>', html)
     assert cells == ["eel → eel: 7 (100.0 %)", "Élan → Élan: 9 (100.0 %)", "Wolf → Wolf: 5 (100.0 %)"]
-    assert "None found: the net predicts the given label of each image." in html
+    assert "None among 21 images: the net predicts the label of each." in html
     assert "sorted by the probability" not in html and "#maps" not in html, "of no mistakes"
 
 
@@ -209,5 +210,21 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     right = build(
         "e", None, read(write_evaluation(tmp_path / "r", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"]))
     )
-    assert right.summary[-1] == "the net predicts the given label of each of 10 images"
+    assert right.summary[-1] == "the net predicts the label of each of 10 images."
     assert "too inaccurate" not in page.files["report.html"].decode()
+
+
+def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The labels of the training images, the accuracy after an epoch was chosen by them, and a best temperature."""
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target, fitted = np.arange(10) % 2, {"temperature": None, "ece_at_temperature": None, "nll": 0.1}
+    folder = write_evaluation(tmp_path / "e", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"], calibration=fitted)
+    options = {"data.name": "imagefolder", "data.root": "photos", "model.name": "vgg11", "model.weights": "w.pth"}
+    run = read_run(make_run(tmp_path / "run", options))
+    page = build("run", run, read(folder))
+    html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
+    line = "data.root=photos out=checked experiment=probe model.name=vgg11 model.weights=w.pth"
+    assert "None among the 10 validation images: the net predicts the label of each. Those of the training" in html
+    assert line in html and line in page.summary[-1]
+    assert "The best epoch was chosen by these images" in html
+    assert "too few mistakes" in html and "best temperature" not in html

@@ -32,8 +32,9 @@ def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
 
 def calibrate(
     confidence: np.ndarray, is_right: np.ndarray, losses: np.ndarray, sums: np.ndarray, gaps: np.ndarray
-) -> dict[str, float]:
-    """Return ece, temperature, ece_at_temperature, nll and nll_at_temperature for N > 0 images.
+) -> dict[str, float | None]:
+    """Return ece, temperature, ece_at_temperature, nll and nll_at_temperature for N > 0 images. Those of a temperature
+    are None if no prediction is wrong, or if no temperature in the search range fits best.
 
     confidence, is_right, losses: (N,). sums: the output of log_sums, (N, 41). gaps: (N,), the largest logit minus the
     logit of the true class.
@@ -49,11 +50,12 @@ def calibrate(
     weights = np.linalg.solve(np.vander(LOG_TEMPERATURES[nodes] - centre, 4).T, np.vander(tried - centre, 4).T)
     nlls = means[nodes] @ weights + gap / np.exp(tried)
     found = int(nlls.argmin())
+    is_fitted = not is_right.all() and LOG_TEMPERATURES[0] < tried[found] < LOG_TEMPERATURES[-1]
     confidence_then = np.exp(-(sums[:, nodes] @ weights[:, found])).clip(0, 1)
     return {
         "ece": calibration_error(confidence, is_right),
-        "temperature": float(np.exp(tried[found])),
-        "ece_at_temperature": calibration_error(confidence_then, is_right),
+        "temperature": float(np.exp(tried[found])) if is_fitted else None,
+        "ece_at_temperature": calibration_error(confidence_then, is_right) if is_fitted else None,
         "nll": float(losses.mean(dtype=np.float64)),
-        "nll_at_temperature": float(nlls[found]),
+        "nll_at_temperature": float(nlls[found]) if is_fitted else None,
     }

@@ -15,13 +15,16 @@ def sentences(
     wrong_labels: error_analysis.LikelyWrong,
     inaccurate: str,
     is_held_out: bool,
+    is_chosen: bool,
 ) -> list[tuple[str, str]]:
-    """Return what the page says first, as (sentence, section)."""
+    """Return what the page says first, as (sentence, section). is_chosen: whether the best epoch was chosen by these
+    images."""
     num_right, total = int(found.is_right.sum()), len(found)
     said = [(
         f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
         f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
-        f"{'.' if is_held_out else ', if the net was not trained on them.'}",
+        f"{'.' if is_held_out else ', if the net was not trained on them.'}"
+        f"{' The best epoch was chosen by these images: new ones may do a little worse.' if is_chosen else ''}",
         "classes",
     )]  # fmt: skip
     if found.is_known is not None and (number := int((~found.is_known).sum())):

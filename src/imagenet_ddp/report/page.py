@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imagenet_ddp.config.figures import TOP1, TOP5, figure_of
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.figures import NO_TEMPERATURE, TOP1, TOP5, figure_of
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
@@ -34,6 +35,11 @@ NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
 MIN_TOP1 = 0.6  # of a net whose disagreement with a label says something about the label
+USUAL_NET = {
+    "model.library": "torchvision",
+    "model.name": "resnet18",
+    "model.weights": "DEFAULT",
+}  # of experiment=probe
 LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
 
 
@@ -98,7 +104,9 @@ def build(
     }  # fmt: skip
     files = dict[str, bytes]()
     if found is not None and len(found):
-        more, verdict = _analyse(found, maps, is_held_out)
+        judged = _who_judges_training(run) if is_held_out else ""
+        is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
+        more, verdict = _analyse(found, maps, judged, is_held_out=is_held_out, is_chosen=is_chosen)
         with import_torch():
             from imagenet_ddp.report.near_copies import near_copies_of
         if copies := near_copies_of(found, near_copies, delimiter):
@@ -116,8 +124,24 @@ def build(
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
-def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[str, Any], str]:
-    """Return (what page.html needs beside the facts, a sentence about the labels)."""
+def _who_judges_training(run: Run) -> str:
+    """Return a sentence about the labels of the training images, which the evaluation says nothing about."""
+    options, line = run.options, "prepare=check"
+    if options.get("data.name") == "imagefolder" and (root := options.get("data.root")):
+        words = [line, "data=imagefolder", quoted(f"data.root={root}"), "out=checked", "experiment=probe"]
+        if options.get("model.weights"):  # else those of the experiment
+            words += [
+                quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual
+            ]
+        line = shell_line("prepare", words)
+    return f"Those of the training images are judged by a check: `{line}`."
+
+
+def _analyse(
+    found: Predictions, maps: bool, judged: str, *, is_held_out: bool, is_chosen: bool
+) -> tuple[dict[str, Any], str]:
+    """Return (what page.html needs beside the facts, a sentence about the labels). judged: by whom the labels of the
+    training images are. is_chosen: whether the best epoch was chosen by these images."""
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
     wrong_labels = error_analysis.likely_wrong(found)
@@ -132,7 +156,8 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = error_analysis.calibration_bins(found.confidence, found.is_right)
-    calibration = {key: each for key, each in found.evaluation.get("calibration", {}).items() if each is not None}
+    measured: dict[str, float | None] = found.evaluation.get("calibration", {})
+    calibration = {key: each for key, each in measured.items() if each is not None}
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     matrix = error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes))
     order = sorted(range(len(found.labels)), key=lambda number: alphabetical(found.labels[number]))
@@ -145,7 +170,7 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
     ]
     context = {
         "pictures": pictures,
-        "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out),
+        "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out, is_chosen),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy, alphabetical(row.label))),
@@ -160,18 +185,20 @@ def _analyse(found: Predictions, maps: bool, is_held_out: bool) -> tuple[dict[st
         "csv_name": error_analysis.LABELS_FILE,
         "diagram": {scheme: _uri(error_analysis.calibration_figure(bins, scheme)) for scheme in ("light", "dark")},
         "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
+        "no_temperature": NO_TEMPERATURE if measured.get("temperature", 1) is None else "",
+        "judged": judged,
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
-    num_listed, total = len(wrong_labels.rows), count_noun(len(found), "image")
+    num_listed, total = len(wrong_labels.rows), count_noun(len(found), "validation image" if is_held_out else "image")
     listed = (
         f"{error_analysis.LABELS_FILE} lists the {num_listed:,} of {total} whose prediction differs from the "
         "label, most doubtful first. It holds wrong labels and mistakes of the net: look at an image before you "
         "relabel it."
     )
     if not num_listed:
-        listed = f"the net predicts the given label of each of {total}"
-    return context, f"the net is {inaccurate}" if inaccurate else listed
+        listed = f"the net predicts the label of each of {total}."
+    return context, f"the net is {inaccurate}" if inaccurate else f"{listed} {judged}".rstrip()
 
 
 def _curves(metrics: plots.Table, title: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.curation.interval import without_words
 from imagenet_ddp.data.sources.base import Images
@@ -90,8 +91,10 @@ def results_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the log lines for the results of further_results."""
     lines: list[str] = []
     if calibration := results.get("calibration"):
-        ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
-        lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
+        fitted = f"; {NO_TEMPERATURE}"
+        if (temperature := calibration["temperature"]) is not None:
+            fitted = f", or {percent(calibration['ece_at_temperature'])} at the best temperature ({temperature:.3f})"
+        lines = [f"Calibration error {percent(calibration['ece'])}{fitted}"]
     elif "num_without_class" in results:
         lines = [
             f"For {count_noun(results['num_without_class'], 'image')} {NOT_FINITE}: counted as wrong, without a class. "
