@@ -43,7 +43,7 @@ def _in_foreground() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_during_the_first_imports(number: signal.Signals, tmp_path: Path):
     (tmp_path / "hydra.py").write_text(f"import os; os.kill(os.getpid(), {number:d})\n")
     done = command(tmp_path, module="imagenet_ddp.train")

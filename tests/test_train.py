@@ -199,9 +199,9 @@ def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom:
 def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path: Path) -> None:
     process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 1), "hydra.run.dir=r")
     wait_for(lambda: any(tmp_path.glob("mark.*")), process)
-    process.send_signal(signal.SIGUSR2)
+    process.send_signal(signal.SIGUSR1)  # tests/slurm/ sends SIGUSR2
     out, err = process.communicate(timeout=240)
-    assert process.returncode == 128 + signal.SIGUSR2, out + err
+    assert process.returncode == 128 + signal.SIGUSR1, out + err
     assert "Stopped and saved after step 1, in epoch 1." in out
 
 

@@ -65,9 +65,11 @@ def _begin_command() -> None:
     streams that are closed (`>&-`) become /dev/null; the next opened files would otherwise take their numbers, and
     receive what other libraries and child processes print. A comment, which zsh passes on as words, is left out.
     """
+    from imagenet_ddp.system.stop_signals import STOP_SIGNALS  # which Windows does not have
+
     if "#" in sys.argv:
         del sys.argv[sys.argv.index("#") :]
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # else it is ignored
             signal.signal(number, lambda number, frame: os._exit(128 + number))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -153,7 +153,7 @@ def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
     store = CheckpointStore.of_run(tmp_path)
     store.place(tmp_path / "disk")
     store.last.touch()
-    assert should_requeue(job, signal.SIGUSR2, environ)
+    assert should_requeue(job, signal.SIGUSR2, environ) and should_requeue(job, signal.SIGUSR1, environ)
     assert not should_requeue(job, signal.SIGTERM, environ)
     assert not should_requeue(job, signal.SIGUSR2, {})
     off = to_config({"cluster": {"requeue": False}}, CommonConfig)

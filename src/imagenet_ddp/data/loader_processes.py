@@ -20,9 +20,9 @@ from imagenet_ddp.errors import RunError, causes
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.cpu_cores import cores_per_process
 from imagenet_ddp.system.process import exit_at_once, start_resource_tracker
+from imagenet_ddp.system.stop_signals import STOP_SIGNALS
 from imagenet_ddp.system.text import count_noun
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 NOT_SENT = 100  # exit code of a worker that could not send a batch to the training process
 FIRST_S = 60.0  # wait before the first message; each further message comes after twice the wait
 POLL_S = 5.0

@@ -27,8 +27,8 @@ from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.system.console import discard_closed_terminal, print_message
 from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.process import start_resource_tracker
+from imagenet_ddp.system.stop_signals import RESTART_SIGNALS, STOP_SIGNALS
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 POLL_S = 0.1
 END_S = 30.0  # after one worker has failed, the others have this time to end
 LAST_S = 5.0  # after the third request to stop, which ends a worker at once
@@ -74,7 +74,7 @@ class Workers:
         signal. A worker ends by itself after it has saved its checkpoint.
         """
         with _recorded_signals() as received:
-            if [number for number in received if number != signal.SIGUSR2]:
+            if [number for number in received if number not in RESTART_SIGNALS]:
                 raise _nothing_to_save(received[0])
             first, store = self.node, None
             if first is None:
@@ -104,7 +104,7 @@ class Workers:
         context, content = multiprocessing.get_context("spawn"), pickle.dumps(self.arguments)
         receiver, sender = context.Pipe(duplex=False)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        start_resource_tracker(FORWARDED)
+        start_resource_tracker(STOP_SIGNALS)
         processes, feeds = list[SpawnProcess](), list[Connection]()
         try:
             for local_rank in range(self.num_local):
@@ -153,7 +153,7 @@ class Workers:
                     if stop == signal.SIGHUP:
                         discard_closed_terminal()
                     _signal(stop, processes)
-                    if stop != signal.SIGUSR1 and (not requests_s or now_s - requests_s[-1] > DUPLICATE_S):
+                    if not requests_s or now_s - requests_s[-1] > DUPLICATE_S:
                         requests_s.append(now_s)
                     if len(requests_s) == 3:  # the workers end at once, unless they cannot
                         end_at_s = min(end_at_s, now_s + LAST_S)
@@ -178,7 +178,7 @@ def _recorded_signals() -> Generator[list[int]]:
     received: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: received.append(number))
-        for number in FORWARDED
+        for number in STOP_SIGNALS
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # nohup
     }
     owners = [getattr(handler, "__self__", None) for handler in before.values()]

@@ -1,7 +1,6 @@
 """Decide on a job: its config, its run folder, and the checkpoint that it continues from."""
 
 import copy
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +30,7 @@ from imagenet_ddp.launch.resume import (
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
+from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 
 T = TypeVar("T", bound=CommonConfig)
 
@@ -73,7 +73,7 @@ class Job:
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
     """Return whether SLURM should requeue a job that this signal has stopped. Without a checkpoint it should not,
     because the job would start over each time."""
-    is_asked = signal_number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
+    is_asked = signal_number in RESTART_SIGNALS and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
     return is_asked and bool(CheckpointStore.of_run(job.run_dir).files())
 
 

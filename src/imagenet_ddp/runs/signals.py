@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from imagenet_ddp.errors import SignalExit
 from imagenet_ddp.system.console import discard_closed_terminal
+from imagenet_ddp.system.stop_signals import RESTART_SIGNALS, STOP_SIGNALS
 
-# SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
-# --signal=USR2@120). SIGHUP, of a closed terminal, counts only if nohup has not made the process ignore it.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP)
 # SLURM signals every process of a step, and parents forward signals to their children, so one request arrives twice.
 DUPLICATE_S = 0.5
 
@@ -37,9 +35,10 @@ class Signals:
 
     def install(self) -> "Signals":
         """Install the handlers. The third stop request ends the process at once, without saving."""
-        # Python restores the default handlers while it exits, so a late SIGUSR2 would turn a finished run into a
-        # failure
-        atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)
+        # Python restores the default handlers while it exits, so a late request for a restart would turn a finished run
+        # into a failure
+        for number in RESTART_SIGNALS:
+            atexit.register(signal.signal, number, signal.SIG_IGN)
         for number in respected(STOP_SIGNALS):
             earlier = getattr(signal.getsignal(number), "__self__", None)
             if isinstance(earlier, Signals):  # this process installed it before its slow imports
@@ -61,7 +60,8 @@ class Signals:
 
 
 def respected(numbers: Sequence[int]) -> list[int]:
-    """Return these signals without SIGHUP if this process ignores it, as nohup arranges for it and its children."""
+    """Return these signals without SIGHUP, of a closed terminal, if this process ignores it, as nohup arranges for it
+    and its children."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in numbers if number != signal.SIGHUP or not ignored]
 
@@ -82,8 +82,8 @@ def _handled_by(handler: Callable[[int, object], None], numbers: Sequence[int]) 
 @contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
     """Raise SignalExit on SIGTERM, SIGINT and SIGHUP, and at once if Signals has already recorded one of them. Use it
-    while a run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2
-    requests a restart, which is useful only after a training step, so it stays recorded until then."""
+    while a run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. A
+    request for a restart, which is useful only after a training step, stays recorded until then."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in numbers]
     recorders = [owner for owner in owners if isinstance(owner, Signals)]
@@ -144,4 +144,4 @@ def exit_on_signal(message: str = "") -> None:
 
 def _unblock() -> None:
     """Unblock the signals that the parent blocked while this process was starting (distributed/spawn.py)."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -5,7 +5,6 @@ by signal n, after which the same command with the study's folder as hydra.run.d
 """
 
 import os
-import signal
 import sys
 
 from imagenet_ddp.cli import command
@@ -14,6 +13,7 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
+from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 from imagenet_ddp.system.text import first_line
 from imagenet_ddp.tune.options import Plan, read
 from imagenet_ddp.tune.search_space import as_overrides
@@ -26,8 +26,8 @@ def main() -> None:
         plan = command.planned("tune", as_overrides(sys.argv[1:]), read)
         with folder.folder_errors_as_run_error(plan.folder), folder.lock(plan.folder):
             code = _run(plan, signals)
-        # SLURM sends SIGUSR2 before the time limit (sbatch --signal=B:USR2@120)
-        if plan.requeue and code == 128 + signal.SIGUSR2 and "SLURM_JOB_ID" in os.environ:
+        # SLURM sends one before the time limit (sbatch --signal=B:USR2@120)
+        if plan.requeue and code - 128 in RESTART_SIGNALS and "SLURM_JOB_ID" in os.environ:
             slurm.requeue_and_print(os.environ)
         sys.exit(code)
 
