@@ -39,8 +39,8 @@ LAYERS = (
      "tune", "__main__"),
 )  # fmt: skip
 LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
-# benchmark packs images to measure how fast packed ones are read; `from imagenet_ddp import load` imports when used, and
-# a command asks for the stop signals when it begins
+# benchmark packs images to measure how fast packed ones are read; `from imagenet_ddp import load` imports when used; a
+# command asks for the stop signals when it begins
 EXCEPTIONS = {("benchmark", "prepare"), ("__init__", "use"), ("__init__", "system")}
 
 
