@@ -34,6 +34,7 @@ LINES: dict[str, list[str]] = {
     "--lr=0.5": ["", "optim.lr=0.5"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.lr=VALUE"],
+    "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
     # ---- unknown keys
     "lr=0.1": ["lr", "optim.lr=0.1 without lr"],
     "num_epochs=3": ["num_epochs", "trainer.max_epochs=3 without num_epochs"],
@@ -273,10 +274,18 @@ def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
         assert text.startswith(f"trainer.{name} ") and "Hint: " in text
 
 
-@pytest.mark.parametrize("option", ["model.weights=", "hydra.run.dir=", "data=", "name=", "resume=", "optim.lr="])
-def test_an_empty_value_is_one_mistake(option: str):
+@pytest.mark.parametrize(
+    ("option", "otherwise"),
+    [
+        ("model.weights=", "type model.weights=null for none"), ("resume=", "type resume=null for none"),
+        ("data.root=", "type data.root=FOLDER"), ("name=", "type name=my_run"), ("optim.lr=", "type optim.lr=0.1"),
+        ("hydra.run.dir=", "leave it out"), ("data=", "leave it out"),
+    ],
+)  # fmt: skip
+def test_an_empty_value_is_one_mistake(option: str, otherwise: str):
     (mistake,) = mistakes([option, "seed=1"])
     assert mistake.what == f"{key_of(option)} is empty" and "shell variable" in mistake.hint
+    assert mistake.hint.endswith(f"; else {otherwise}")
     for verb, line in (
         ("evaluate", "checkpoint="),
         ("export", "checkpoint=x.ckpt out="),

@@ -83,7 +83,9 @@ def read(verb: str, argv: Sequence[str]) -> Words:
     own, typed = (
         [word.replace("+experiment=", "experiment=", 1) for word in words] for words in (own, flags.overrides)
     )
+    typed, spaced = _without_spaces(typed)
     kept, odd = _as_meant(typed, declared(verb), sweeps=flags.multirun)
+    odd = spaced + odd
     of_kept = set(map(key_of, kept))
     return Words(
         own, kept, flags, False, found + _of_python(own) + odd, {key for each in odd for key in each.keys} - of_kept
@@ -202,7 +204,7 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
             visible = word
         is_free_text = declared is not None and declared.type is str and declared.allowed is None
         if equals and (not value.strip() or (is_free_text and value in ("''", '""'))):
-            hint = f"if it is a shell variable, set that first; type {name}=null for none"
+            hint = f"if it is a shell variable, set that first; else {_instead_of_nothing(name, declared)}"
             found.append(Mistake(f"{key or word} is empty", (key,), hint=hint))
         elif key.startswith(UNREAD):
             found.append(Mistake(f"{word} has no effect", (key,), (without(word),)))
@@ -215,6 +217,37 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
         else:
             kept.append(visible)
     return kept, found
+
+
+def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
+    """Return (the words with those joined that have spaces around =, a mistake for each)."""
+    kept, found, rest = list[str](), list[Mistake](), list(words)
+    while rest:
+        word, *after = rest
+        sign, value = (*after, "", "")[:2]
+        if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
+            typed = [word, sign]
+        elif "=" not in word and sign == "=" and value and "=" not in value:  # KEY = VALUE
+            typed = [word, sign, value]
+        elif "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
+            typed = [word, sign]
+        else:
+            kept.append(rest.pop(0))
+            continue
+        del rest[: len(typed)]
+        kept.append("".join(typed))
+        what = f"{' '.join(typed)} must have no spaces around ="
+        found.append(Mistake(what, (key_of(kept[-1]),), (setting(kept[-1]),), typed=tuple(typed)))
+    return kept, found
+
+
+def _instead_of_nothing(name: str, key: Key | None) -> str:
+    """Return what to type for an option without a value. name: with its sign."""
+    if key is None or key.is_group:
+        return "leave it out"
+    if key.nullable and key.fix.is_complete:
+        return f"type {name}=null for none"
+    return f"type {name}={key.example.partition(' ')[0]}"
 
 
 def _is_invisible(char: str) -> bool:

@@ -137,7 +137,7 @@ class FeaturesConfig(TrainedConfig):
 
 
 class PredictConfig(TrainedConfig):
-    images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
+    images: Annotated[str, Example("FOLDER"), "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[
         str,

@@ -37,6 +37,7 @@ class DataConfig(OneOf):
     ] = field(default_factory=dict[str, Any])
     root: Annotated[
         str | None,
+        Example("FOLDER"),
         "Folder of the images: train/<class>/ and val/<class>/, or as train_dir and val_dir say; table, arrays: path "
         "of the file; null: the source's default.",
     ] = None
