@@ -28,10 +28,12 @@ METRICS = "metrics=[f1,precision,recall,per_class,auroc,cohen_kappa,matthews]"
 
 @pytest.fixture(scope="module")
 def checkpoint(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logits of a few trained steps are large; these are smaller, so that all probabilities count."""
+    """The logits of a few trained steps are large; these are smaller, so that all probabilities count, and some
+    predictions are wrong."""
     stored = torch.load(trained, weights_only=True)
     for name in ("net.classifier.1.weight", "net.classifier.1.bias"):
         stored["state_dict"][name] *= 0.1
+    stored["state_dict"]["net.classifier.1.bias"][0] += 8
     path = tmp_path_factory.mktemp("scaled") / "best.ckpt"
     torch.save(stored, path)
     return path
