@@ -86,7 +86,10 @@ LINES: dict[str, list[str]] = {
     "budget_min=3": ["budget_min model.weights", "model.weights=DEFAULT", "budget_min=null"],
     "model.freeze=backbone": ["model.freeze model.weights", "model.weights=DEFAULT", "model.freeze=null"],
     "averaging=ema averaging.start_epoch=9": ["averaging.start_epoch trainer.max_epochs", "averaging.start_epoch=0"],
-    "data.root=pets": ["data.root data", "data=imagefolder data.root=pets"],
+    "data.root=pets seed=1": [
+        "data.root data", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets",
+    ],
+    "data.root=pets optim.lr=1": ["data.root data", "data=imagefolder data.root=pets"],
     "data.cutout=48": ["data.cutout data.image_size", "data.cutout=12"],
     "data.augment=pad_crop data.pad=50": ["data.pad data.image_size", "data.pad=4"],
     "data=imagefolder": ["data.root", "data.root=FOLDER"],

@@ -118,7 +118,7 @@ def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
 def test_a_root_that_was_typed_is_no_place_for_generated_images(verb: str, root: str, tmp_path: Path):
     text = refused(f"data.root={root}", verb=verb)[0]
     assert text.startswith(f"data.root={root} must be typed with data=")
-    assert text.endswith(f"Hint: set data=imagefolder data.root={root}.")
+    assert text.endswith(f" data=imagefolder data.root={root}.")
     assert not (tmp_path / "gone").exists()
 
 

@@ -29,6 +29,9 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 OF_WEIGHTS = ("checkpoint", "model.weights", "teacher.weights")
+# Options of a training on photographs that leave the recipe open.
+OF_OWN_PHOTOS = {"data.root", "budget_min", "name", "seed", "hydra.run.dir", "model", "model.name", "model.library",
+                 "model.weights"}  # fmt: skip
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
@@ -88,11 +91,12 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         root = next(option for option in reversed(options) if option.key == "data.root")
         what = (
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "
-            "would be generated there"
+            "are generated, and yours are not read"
         )
-        mistake = Mistake(what, ("data.root", "data"), (setting(*missing),))
-        more = (word.partition("=") for word in missing)
-        typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key == "data" else "", key == "data")
+        ways = _ways(verb, missing, options)
+        mistake = Mistake(what, ("data.root", "data"), tuple(setting(*way) for way in ways))
+        more, files_of = (word.partition("=") for word in ways[0]), ("data", "experiment")
+        typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key in files_of else "", key in files_of)
                  for key, _, value in more]  # fmt: skip
         composed = _in_layers(verb, files, [*options, *typed])
         composed.mistakes.insert(0, mistake)
@@ -110,6 +114,15 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
     with open_dict(bare):
         bare.pop("hydra", None)
     return Composed(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
+
+
+def _ways(verb: str, missing: list[str], options: Sequence[Option]) -> list[list[str]]:
+    """Return what may be typed for data.root without data=, the best first: for photographs, the experiment that is
+    made for them. missing: the options of the layout."""
+    is_open = OF_OWN_PHOTOS.issuperset(option.key for option in options)
+    if verb == "train" and missing[0] == "data=imagefolder" and is_open:
+        return [["experiment=own_photos", *missing[1:]], missing]
+    return [missing]
 
 
 def _over_stored(option: Option) -> Option:
