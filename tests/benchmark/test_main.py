@@ -123,6 +123,7 @@ def test_mistakes_that_only_the_training_finds_are_those_of_the_benchmark(run: R
     ("ours", "step", "loader", "wait", "workers", "said"),
     [
         (29, 30, 900, 0.03, 0, "the bottleneck is the training step, which"),
+        (12_780, 12_800, 21_300, 0.49, 8, "the bottleneck is the training step, which"),  # the device was never idle
         (90, 900, 100, 0.9, 2, "the bottleneck is the loader. This would help: data.num_workers=15 or `prepare=pack`"),
         (60, 110, 100, 0.02, 2, "the bottleneck is the cores, which they share"),
     ],

@@ -1,14 +1,19 @@
 """The length of a fine-tuning that must end in time."""
 
+import copy
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import lightning.pytorch as L
 import pytest
 import torch
 from conftest import SMALL, Run
+from torch import nn
 
-from imagenet_ddp.callbacks.time_budget import LEAST_STEPS, choose_length
+from imagenet_ddp.callbacks.time_budget import LEAST_STEPS, TimeBudget, choose_length
 
 
 @pytest.mark.parametrize("left_s", [-5.0, 9.0, 30.0, 101.0, 1e6])
@@ -32,6 +37,32 @@ def test_the_share_of_the_images_loses_no_step():
         for steps in range(7, num_steps + 1):
             epochs, share = choose_length(steps + 0.01, 1.0, num_steps, 0.0, most=1)
             assert (epochs, int(share * num_steps)) in ((1, steps), (0, num_steps)) and (epochs or steps < LEAST_STEPS)
+
+
+class Loader(list[torch.Tensor]):
+    def close(self) -> None: ...
+
+
+def test_steps_are_timed_as_they_are_trained_and_leave_no_trace():
+    """In training mode, for which a net is compiled; neither batch norm's statistics nor the random numbers change."""
+    module: Any = L.LightningModule()
+    module.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
+    modes, before = [], copy.deepcopy(module.state_dict())
+
+    def step(batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        modes.append([layer.training for layer in (module.net, *module.net)])
+        return {"loss": module.net(batch).sum()}
+
+    loader = Loader(torch.randn(4, 2, 3))
+    data = SimpleNamespace(train_dataloader=lambda: loader, transfer_batch_to_device=lambda batch, *_: batch,
+                           finish=lambda batch, training: batch)  # fmt: skip
+    trainer: Any = SimpleNamespace(datamodule=data, strategy=SimpleNamespace(training_step=step, broadcast=bool))
+    random = torch.get_rng_state()
+    step_s, num_steps = TimeBudget(1.0, 0.0, print)._time_steps(trainer, module)
+    assert step_s > 0 and num_steps == 4 and modes == [[True, True, False, True]] * 4
+    assert torch.equal(torch.get_rng_state(), random) and not any(layer.training for layer in module.net.modules())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 @pytest.mark.slow

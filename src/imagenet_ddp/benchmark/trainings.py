@@ -204,7 +204,8 @@ def bottleneck(ours: float, step: float, loader: float, wait: float, workers: in
     """Return what limits training, and what would help. ours, step, loader: images per second. wait: share of the time
     spent waiting for data. workers: the number of loader processes."""
     start = f"The loader alone reaches {loader:,.0f} images/s, the step alone {step:,.0f}: "
-    if wait >= WAITS:
+    # a wait that slows nothing down is no bottleneck: the device was still busy with steps that were queued before
+    if wait >= WAITS and ours < GAP * step:
         more = min(max(1, math.ceil(1.1 * step / loader * max(workers, 1))), max(num_cores() - 1, 1))
         count = f"data.num_workers={more} or " if workers < more else ""
         part = "the bottleneck is" if loader < step else "part of the bottleneck is"

@@ -8,6 +8,7 @@ from typing import Any, cast
 import lightning.pytorch as L
 import torch
 
+from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.weight_average import WeightAverage
@@ -108,7 +109,11 @@ class TimeBudget(TimeLimit):
         data: ImageDataModule = cast("Any", trainer).datamodule
         loader, begin_s, count = data.train_dataloader(), time.monotonic(), 0
         num_steps, until_s = len(loader), begin_s + MEASURED * 60 * self._minutes
-        with evaluating(pl_module):  # batch norm's statistics stay as they are
+        own_devices = [pl_module.device] if pl_module.device.type == "cuda" else []
+        with evaluating(pl_module), torch.random.fork_rng(own_devices):
+            # as in training, for which a net is compiled, but batch norm's statistics stay as they are
+            for layer in pl_module.modules():
+                layer.training = not has_statistics(layer)
             for index, batch in enumerate(loader):
                 batch = data.finish(data.transfer_batch_to_device(batch, pl_module.device, 0), training=True)
                 output: Any = trainer.strategy.training_step(batch, index)
