@@ -38,9 +38,10 @@ def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
-        _run(monkeypatch, "repport")
+        _run(monkeypatch, "repport", "runs/my run")
     assert caught.value.code == 2
     assert "train, " in (said := capsys.readouterr().err) and "got repport. Hint: did you mean report?" in said
+    assert "\nCorrected command:\n" in said and said.endswith(" report 'runs/my run'\n")
     with pytest.raises(SystemExit):
         _run(monkeypatch, "xyz")
     assert "got xyz. Hint: `--help` alone says what they do." in capsys.readouterr().err

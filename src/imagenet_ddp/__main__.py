@@ -32,6 +32,10 @@ def main() -> None:
         hint = f"did you mean {near[0]}?" if near else otherwise
         mistake = Mistake(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}", hint=hint)
         print(mistake, file=sys.stderr)
+        if near:
+            from imagenet_ddp.cli.overrides import shell_line
+
+            print(f"\nCorrected command:\n{shell_line(near[0], sys.argv[2:])}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from imagenet_ddp.system.packages import install, is_installed, missing_package, requirements
+from imagenet_ddp.system.text import UV
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
@@ -72,3 +73,15 @@ def test_an_extra_is_installed_by_its_packages(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("imagenet_ddp.system.packages.requires", not_installed)  # a build on PYTHONPATH
     (mistake,) = missing_package("tune", "nowhere", requirement="imagenet_ddp[tune]")
     assert mistake.fixes[0].run == install("nowhere")
+
+
+def test_under_uv_run_the_project_is_synchronised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """As the pages say it, and so that the package is that of the lock file."""
+    monkeypatch.setenv(UV, "1")
+    monkeypatch.setattr("sys.prefix", str(ROOT / ".venv"))
+    monkeypatch.chdir(ROOT)
+    for requirement, extra in (("timm", "timm"), ("imagenet_ddp[parquet]", "parquet")):
+        assert install(requirement) == f"uv sync --inexact --extra {extra}"
+    assert install("safetensors").startswith("uv pip install -p .venv ")  # one of several in two extras
+    monkeypatch.chdir(tmp_path)  # where there is nothing to synchronise
+    assert install("timm").startswith("uv pip install -p ")

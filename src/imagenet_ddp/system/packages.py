@@ -11,6 +11,8 @@ from pathlib import Path
 from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.system.text import UV
 
+PROJECT = Path(__file__).resolve().parents[3]  # where it is a checkout
+
 
 def is_installed(package: str) -> bool:
     """Return whether importing the package would load a file. Any folder in the current folder is a package for Python,
@@ -20,18 +22,28 @@ def is_installed(package: str) -> bool:
 
 
 def install(requirement: str, otherwise: str = "") -> str:
-    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
-    prefers the activated environment to that of `uv run`. An environment created by uv has no pip.
+    """Return the command that installs a package into the running environment. Under `uv run` in the folder of this
+    project, it is the one in docs/getting-started.md. `uv pip` is told which environment, because it prefers the
+    activated one to that of `uv run`. An environment created by uv has no pip.
 
     requirement: a package, or an extra, such as "imagenet_ddp[onnx]", of which the packages are installed. otherwise:
     the package to install where those of the extra are not known.
     """
+    of_project = UV in os.environ and (PROJECT / "uv.lock").is_file() and Path(sys.prefix) == PROJECT / ".venv"
+    if of_project and Path.cwd() == PROJECT and (extra := _extra(requirement)):
+        return f"uv sync --inexact --extra {extra}"
     quoted = " ".join(f"'{each}'" for each in requirements(requirement) or [otherwise or requirement])
     if UV not in os.environ and is_installed("pip"):
         return f"python -m pip install {quoted}"
     prefix = Path(sys.prefix)
     shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
     return f"uv pip install -p {shlex.quote(str(shown))} {quoted}"
+
+
+def _extra(requirement: str) -> str | None:
+    """Return the extra that a requirement names, or that has the name of the package; None if there is none."""
+    extra = requirement.removesuffix("]").rpartition("[")[2]
+    return extra if requirements(f"imagenet_ddp[{extra}]") else None
 
 
 def requirements(requirement: str) -> list[str]:
