@@ -110,8 +110,7 @@ class TimeBudget(TimeLimit):
         loader, begin_s, count = data.train_dataloader(), time.monotonic(), 0
         num_steps, until_s = len(loader), begin_s + MEASURED * 60 * self._minutes
         own_devices = [pl_module.device] if pl_module.device.type == "cuda" else []
-        kept: Any = torch.random.fork_rng(own_devices)  # pyright: ignore[reportUnknownMemberType]
-        with evaluating(pl_module), kept:
+        with evaluating(pl_module), cast("Any", torch.random).fork_rng(own_devices):
             # as in training, for which a net is compiled, but batch norm's statistics stay as they are
             for layer in pl_module.modules():
                 layer.training = not has_statistics(layer)
