@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import math
 import shutil
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.walk import find_images
+from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files
 from imagenet_ddp.use.predictor import FileReader, Outputs, Predictor
@@ -64,6 +67,45 @@ def test_a_stop_leaves_the_table_before(tree: Path, tmp_path: Path, monkeypatch:
     assert (tmp_path / "p.csv").read_text() == "before"
     assert predict._predict(config, paths[:4]) == (4, 0, None)
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_table"), [({}, False), ({"format": "csv"}, True), ({"format": "jsonl"}, True), ({"out": "p"}, True)]
+)
+def test_a_person_at_a_terminal_reads_a_line_of_words(
+    typed: dict[str, Any], is_table: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """A program gets the table: what is typed, written to a file or piped."""
+    rows = {"sure.jpg": [0.96, 0.03, 0.01], "so so.jpg": [0.4, 0.35, 0.25], "other.jpg": [0.9, 0.1, 0.0],
+            "odd\x1b.jpg": [math.nan] * 3}  # fmt: skip
+
+    def compute(images: list[torch.Tensor]) -> Outputs:
+        found = torch.tensor(list(rows.values()))
+        return Outputs(found, torch.tensor([1.0, 1.0, 0.0, 1.0]))
+
+    def predictor(config: PredictConfig, keep_features: bool) -> Predictor:
+        reader = FileReader(Reading(), lambda image: image)
+        labels = ["tench", "horn", "dog"]
+        return Predictor(labels, labels, reader, compute, torch.device("cpu"), threshold=0.5)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(predict, "open_predictor", predictor)
+    monkeypatch.setattr(FileReader, "__call__", lambda self, path: torch.zeros(3, 4, 4, dtype=torch.uint8))
+    config = PredictConfig(data=DataConfig(num_workers=0), **typed)
+    assert predict._predict(config, [*rows]) == (4, 1, 1)
+    piped = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert predict._predict(config, [*rows]) == (4, 1, 1)
+    printed = capsys.readouterr().out
+    assert (printed == piped.replace("\x1b", "\\x1b")) == is_table
+    if not is_table:
+        assert printed.splitlines() == [
+            "sure.jpg     tench 96 %",
+            "so so.jpg    not sure: tench 40 % or horn 35 %",
+            "other.jpg    like none of the training images; the likeliest is tench 90 %",
+            f"odd\\x1b.jpg  no class: {NOT_FINITE}",
+        ]
 
 
 def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
-from imagenet_ddp.system.text import count_noun, printable
+from imagenet_ddp.system.text import count_noun, percent, printable
 from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ Write = Callable[[str, "Result"], None]  # writes the prediction for the image o
 
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
+SURE = 0.5  # least probability of a class that a line for people names without a second one
+MOST_WIDTH = 60  # columns for the path in such a line
 
 
 def main() -> None:
@@ -50,6 +52,8 @@ def main() -> None:
     where = f" to {config.out}" if config.out else ""
     unknown = "" if num_unknown is None else f", {num_unknown} unknown"
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable{unknown}", file=sys.stderr)
+    if _is_for_people(config):
+        print("Hint: set out=classes.csv for a table with the probabilities.", file=sys.stderr)
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print(f"In {config.images}, {words}.", file=sys.stderr)
 
@@ -73,7 +77,10 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | N
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
         output = _open_output(config, stack)
         candidates = Candidates(predictor) if config.label_next is not None else None
-        write = candidates.add if candidates is not None else _writer(output, predictor, top_k)
+        if _is_for_people(config):
+            write = _lines(predictor, paths, has_several=config.data.labels == "several")
+        else:
+            write = candidates.add if candidates is not None else _writer(output, predictor, top_k)
         progress = Progress("predict", len(paths), "images") if config.out else None
         if progress is not None:
             stack.enter_context(closing(progress))
@@ -140,6 +147,30 @@ def _write_chosen(candidates: "Candidates", count: int, output: Output) -> None:
         sheet = output.path.with_name(f"{output.path.stem}_sheet.png")
         if candidates.write_sheet(sheet, chosen):
             print(f"Pictures of the images to label next: {printable(str(sheet))}", file=sys.stderr)
+
+
+def _is_for_people(config: PredictConfig) -> bool:
+    """Return whether a person reads the predictions on a terminal, not a program."""
+    return not (config.out or config.label_next) and config.format == "auto" and sys.stdout.isatty()
+
+
+def _lines(predictor: "Predictor", paths: list[str], *, has_several: bool) -> Write:
+    """Return the function that prints a line of words for each image. has_several: labels per image."""
+    width = min(max(len(printable(path)) for path in paths), MOST_WIDTH)
+
+    def words(result: "Result") -> str:
+        if result.reason:
+            return f"no class: {result.reason}"
+        shares = [share for _, share in result.top]
+        first, *others = (f"{predictor.labels[index]} {percent(share, 0)}" for index, share in result.top)
+        if has_several:
+            sure = [first, *others][: sum(share >= SURE for share in shares)]
+            return ", ".join(sure) or f"none of the labels; the likeliest is {first}"
+        if result.is_known is False:
+            return f"like none of the training images; the likeliest is {first}"
+        return first if shares[0] >= SURE else f"not sure: {' or '.join([first, *others[:1]])}"
+
+    return lambda path, result: print(f"{printable(path):{width}}  {printable(words(result))}", flush=True)
 
 
 def _writer(output: Output, predictor: "Predictor", top_k: int) -> Write:

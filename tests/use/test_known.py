@@ -111,7 +111,7 @@ def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, 
         assert result.stdout.startswith("path,class_1,probability_1,error\n")
         said = " ".join(result.stderr.split())
         assert words in said and "Traceback" not in said
-        assert f"Hint: run `python -m imagenet_ddp.features checkpoint={other}`." in said
+        assert f"run `python -m imagenet_ddp.features checkpoint={other}` once" in said
 
 
 @pytest.mark.slow

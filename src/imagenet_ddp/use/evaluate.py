@@ -96,7 +96,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     if folder and fraction is None and folder == trained_on:
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
     if no_reference:
-        log.say(f"Images that are like none of the training images are not recognised: {no_reference}.")
+        log.say(f"How many images are like none of the training images is unknown: {no_reference}.")
     if is_subset:
         log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
     ignored_lines = validation.run(module, data)

@@ -142,7 +142,8 @@ class PredictConfig(TrainedConfig):
     format: Annotated[
         str,
         choice("auto", "csv", "jsonl", "xlsx"),
-        "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv.",
+        "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv, and words on a "
+        "terminal.",
     ] = "auto"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     label_next: Annotated[
