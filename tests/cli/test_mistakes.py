@@ -116,6 +116,8 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("export", "--multirun", ["", "without --multirun"]),
     ("export", "hydra.mode=MULTIRUN", ["", "without hydra.mode=MULTIRUN"]),
     ("predict", "checkpoint=x.ckpt images=pets format=xml", ["format", "format=auto"]),
+    ("prepare", "check", ["prepare", "prepare=check"]),
+    ("predict", "checkpoint=x.ckpt images=pest", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt images=gone", ["images", "images=FOLDER/*.jpg"]),
     ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", ["model.weights checkpoint", "without model.weights"]),
 ]  # fmt: skip
@@ -136,6 +138,7 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
         "callbacks.mine.c._target_", "callbacks.mine.c._target_ has no effect",
     ),
     ("train", f"resume={'a' * 300}"): ("", "cannot be used as a path"),
+    ("train", "data=table data.root=y.csv"): ("data.root", "Hint: set data.root=x.csv."),
     ("train", "data=shapes data.root=pets"): ("data.name data.root", "set data.root=null."),
     ("train", f"-m {MACHINES} optim.lr=0.05,0.1"): ("", "run the same job on each node"),
     ("train", f"{MACHINES} cluster.node_rank=2"): ("cluster.node_rank", "must be from 0 to 1"),

@@ -25,7 +25,8 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
     if not equals or not bare:
-        what, options = f"{shlex.quote(word)} must be key=value", _path_options(verb, word)
+        what = f"{shlex.quote(word)} must be key=value"
+        options = [f"{verb}={word}"] if word in names(verb) else _path_options(verb, word)  # prepare check
         if not options:
             return Mistake(what, hint="`--help` shows examples", typed=(word,))
         return Mistake(what, tuple(map(key_of, options)), (setting(*map(quoted, options)),), typed=(word,))

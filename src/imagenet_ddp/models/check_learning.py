@@ -61,7 +61,7 @@ def _wrong_name(group: str, name: str, library: str) -> Mistake | None:
         if not of_timm or not re.fullmatch(r"[\w.-]+", name) or timm_names.is_of_timm(name):
             return None
         return must_be(key, "a net of timm", shown(name), _meant(key, timm_names.nearest(name, of_timm)))
-    if name in CLASSIFIERS:
+    if name in CLASSIFIERS or library != "torchvision":  # which is a mistake of its own
         return None
     if timm_names.is_of_timm(name):
         fix = setting(f"{group}.library=timm")

@@ -25,7 +25,7 @@ from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS, map_concurrently
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, setting, without
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "split", "weight")
@@ -186,6 +186,8 @@ def read_table(data: TableData, verb: str = "train") -> Table:
         ways = (setting("data.root=FILE.csv", aim="with path and label"),)
         if data.root and path.is_dir():
             ways = setting("data.root=FILE.csv"), setting("data=imagefolder", f"data.root={path}")
+        elif near := beside(path, lambda each: each.suffix.lower() in TABLE_SUFFIXES):
+            ways = (setting(f"data.root={near}"),)
         raise ConfigError(Mistake(f"data.root must be the table of the images, {got}", ("data.root",), ways))
     folder = Path(data.images_dir) if data.images_dir else path.parent
     if not folder.is_dir():

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS, install_heic, reads_heic
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import count_noun
 
 NUM_THREADS = 8  # that wait for a disk at the same time
@@ -198,6 +198,8 @@ def _no_images(pattern: str, heic: Heic) -> Mistake:
     what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
     said = f"{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
+    if not Path(pattern).exists() and (near := beside(Path(pattern), Path.exists)):
+        fix = Fix((f"images={near}",), said=f"did you mean images={near}?")
     return Mistake(what, ("images",), (fix,))
 
 
