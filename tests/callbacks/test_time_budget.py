@@ -3,6 +3,7 @@
 import copy
 import csv
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,24 @@ def test_the_share_of_the_images_loses_no_step():
         for steps in range(7, num_steps + 1):
             epochs, share = choose_length(steps + 0.01, 1.0, num_steps, 0.0, most=1)
             assert (epochs, int(share * num_steps)) in ((1, steps), (0, num_steps)) and (epochs or steps < LEAST_STEPS)
+
+
+@pytest.mark.parametrize(("num_steps", "step_s", "val_s"), [(7, 4.5, 2.0), (900, 0.3, 40.0), (1, 0.01, 0.0)])
+def test_minutes_in_which_nothing_is_trained_are_told_with_those_that_suffice(
+    num_steps: int, step_s: float, val_s: float
+):
+    def said(minutes: float, most: int = -1) -> str:
+        lines = list[str]()
+        budget = TimeBudget(minutes, time.monotonic() - 27, lines.append)
+        budget._measured, budget._most = {"num_steps": num_steps, "step_s": step_s, "val_s": val_s}, most
+        strategy = SimpleNamespace(root_device="cpu", reduce=lambda seconds, reduce_op: seconds)
+        trainer: Any = SimpleNamespace(strategy=strategy, fit_loop=SimpleNamespace())
+        budget._choose(trainer)
+        return lines[0]
+
+    words, _, minutes = said(0.01).partition(" Hint: to train, set budget_min=")
+    assert "allows no epoch" in words and "0:27 have passed" in words
+    assert "allows no epoch" not in said(float(minutes.split()[0])) and "Hint" not in said(0.01, most=0)
 
 
 class Loader(list[torch.Tensor]):

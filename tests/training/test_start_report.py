@@ -24,6 +24,8 @@ def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_cla
     shown = [part for line in [*report.splitlines(), found] for part in wrap_text(line, COLUMNS)]
     assert 8 < len(shown) <= LINES, "\n".join(shown)
     log = (tmp_path / "r/logs/rank0.log").read_text()
+    for words in ("Average of the weights: exponential", " in step 1, ", "Batch norm uses and keeps"):
+        assert words in log and words not in done.stdout, "of interest to those who look for it"
     plan = json.loads((tmp_path / "r/summary.json").read_text())["plan"]
     choices = ("precision", "num_threads", "num_workers", "fused", "decoder", "learning_rate", "warmup_epochs")
     assert not [name for name in choices if plan[name]["reason"].rstrip(".") not in log]

@@ -16,6 +16,7 @@ class LearningRate(L.Callback):
 
     spanning: returns the schedule of a run that ends after so many epochs (fractional; infinite without a limit), each
     of so many optimizer steps; both are known only when training starts. say: function that writes a line to the log.
+    note: writes one to its file only.
     """
 
     def __init__(
@@ -24,9 +25,10 @@ class LearningRate(L.Callback):
         *,
         spanning: Callable[[float, int], Schedule] | None = None,
         say: Callable[[str], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ):
         self._schedule: Schedule = schedule or (lambda epochs: 1.0)
-        self._spanning, self._say = spanning, say
+        self._spanning, self._say, self._note = spanning, say, note or say
         self._peaks: list[float] = []
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -43,7 +45,7 @@ class LearningRate(L.Callback):
         if trainer.max_steps >= 0:
             left = min(left, trainer.max_steps - done)
         self._schedule = self._spanning(epoch + (passed + left) / steps, steps)
-        if self._say is not None and left > 0:
+        if self._say is not None and self._note is not None and left > 0:
             before = trainer.optimizers[0].param_groups[0]["lr"]  # of the last step before a resume
 
             def rate(step: float) -> float:
@@ -58,7 +60,7 @@ class LearningRate(L.Callback):
             peak_at = max(range(0, last, max(1, last // MOST_RATES)), key=rate)
             is_between = rate(peak_at) > 1.001 * max(rate(0), rate(last - 1))
             peak = f", at most {rate(peak_at):.3g} (step {done + 1 + peak_at})" if is_between else ""
-            self._say(f"Learning rate: {rate(0):.3g} in step {done + 1}{peak}{until}.")
+            self._note(f"Learning rate: {rate(0):.3g} in step {done + 1}{peak}{until}.")
             # a jump of the schedule itself is not a changed rate
             if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
                 self._say(

@@ -98,10 +98,14 @@ class TimeBudget(TimeLimit):
         average = (
             self._first_averaged and more and f" Averaging begins in epoch {self._first_averaged(epoch + more) + 1}."
         )
+        hint = ""
+        if not (more or epoch or most == 0):
+            least_s = elapsed_s + CLOSING_S + 1.5 * min(LEAST_STEPS, num_steps) * step_s + 2 * val_s
+            hint = f" Hint: to train, set budget_min={math.ceil(least_s / 60)} or more."
         self._say(
             f"budget_min={self._minutes:g} allows {what}{cap}: {duration(elapsed_s)} have passed, a step takes "
             f"{step_s:.3g} s, an epoch of all images {count_noun(int(num_steps), 'step')}, and a validation "
-            f"{val_s:.3g} s.{average or ''}"
+            f"{val_s:.3g} s.{average or hint}"
         )
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:

@@ -36,11 +36,12 @@ def prepare_training(
     resumed: bool,
     begin_s: float | None = None,
     say: Callable[[str], None] = print,
+    note: Callable[[str], None] = print,
 ) -> list[L.Callback]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
     Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. begin_s: the
-    time.monotonic() from which budget_min counts; None means now. say: writes a line to the log. Raises ConfigError if
-    model.freeze or model.head is set for a net without a suitable last layer."""
+    time.monotonic() from which budget_min counts; None means now. say: writes a line to the log; note: to its file
+    only. Raises ConfigError if model.freeze or model.head is set for a net without a suitable last layer."""
     config, model = plan.config, plan.config.model
     assert isinstance(config, RunConfig)
     heads = head_names(module.net, len(classes))
@@ -82,7 +83,7 @@ def prepare_training(
         say(f"All layers except {' and '.join(heads)} are frozen {until}.")
     keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
-        say("Batch norm uses and keeps its stored statistics throughout.")
+        note("Batch norm uses and keeps its stored statistics throughout.")
     _require_batch(plan, module)
     if model.freeze or keeps_statistics:
         frozen = heads if model.freeze else None

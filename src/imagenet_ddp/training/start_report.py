@@ -43,7 +43,6 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}"
         + (f", steps of {config.module.target}." if config.module.target else "."),
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
-        *_averaging_lines(plan),
         *_batch_lines(plan),
         f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
         if scaling_rule(optim) != "none"
@@ -68,6 +67,7 @@ def detail_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     return [
         *([place.sentence()] if place.world_size == 1 else []),
         *_class_weight_lines(plan, classes, len(classes)),
+        *_averaging_lines(plan),
         *([] if plan.warmup_epochs.value else _warmup_lines(plan)),
         f"Device: {_device(plan)}, {plan.accelerator.reason}; {count_noun(torch.get_num_threads(), 'thread')} per"
         f" process ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
