@@ -29,6 +29,11 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
         options = [f"{verb}={word}"] if word in names(verb) else _path_options(verb, word)  # prepare check
         if not options:
             return Mistake(what, hint="`--help` shows examples", typed=(word,))
+        if (key := key_of(options[-1])) in ("data.root", "images"):
+            from imagenet_ddp.data.sources.walk import unpacked
+
+            if fix := unpacked(Path(word), key):
+                return Mistake(what, (key,), (fix,), typed=(word,))
         return Mistake(what, tuple(map(key_of, options)), (setting(*map(quoted, options)),), typed=(word,))
     if bare in keys and keys[bare].type not in (str, Any):
         words = keys[bare].words
