@@ -224,7 +224,7 @@ def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pyt
     page = build("run", run, read(folder))
     html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
     line = "data.root=photos out=checked experiment=probe model.name=vgg11 model.weights=w.pth"
-    assert "None among the 10 validation images: the net predicts the label of each. Those of the training" in html
+    assert "None among the 10 validation images: the net predicts the label of each. The labels of" in html
     assert line in html and line in page.summary[-1]
     assert "The best epoch was chosen by these images" in html
     assert "too few mistakes" in html and "best temperature" not in html

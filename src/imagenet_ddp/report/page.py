@@ -134,7 +134,7 @@ def _who_judges_training(run: Run) -> str:
                 quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual
             ]
         line = shell_line("prepare", words)
-    return f"Those of the training images are judged by a check: `{line}`."
+    return f"The labels of the training images are judged by a check: `{line}`."
 
 
 def _analyse(
