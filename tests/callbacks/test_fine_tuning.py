@@ -25,7 +25,7 @@ from imagenet_ddp.models.head import compute_features
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.system import console
 
-LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
+LINE = r"starts from logistic regression on these features, which is right for (\d) of 2 training images that it had"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from imagenet_ddp.models.regression import Regression, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.strategies.process_group import gather_on_first
 from imagenet_ddp.system.console import Progress
-from imagenet_ddp.system.text import count_noun, duration, percent
+from imagenet_ddp.system.text import count_noun, duration
 
 MAX_IMAGES = 20_000  # over all ranks, drawn at random if there are more; 2,048 features of each are 160 MB
 FIT = 0.25  # time of the regression, as a share of that of the features
@@ -95,9 +95,10 @@ class RegressionHead(L.Callback):
             head.bias.copy_(regression.bias)
         limit = f"the features of {num_read}, all that the time allows"
         these = limit if self._out_of_time else "these features"
+        num_right = round(regression.accuracy * regression.num_held_out)
         self._say(
-            f"The last layer starts from logistic regression on {these}, which is right for "
-            f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
+            f"The last layer starts from logistic regression on {these}, which is right for {num_right:,} of "
+            f"{count_noun(regression.num_held_out, 'training image')} that it had not seen "
             f"({duration(time.monotonic() - begin_s)})."
         )
         for line in self.estimate.lines if self.estimate else ():
