@@ -229,7 +229,8 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
 def _holds_run(job: Composed, environ: Mapping[str, str], verb: str, typed: Sequence[str]) -> list[Mistake]:
     """Return a mistake if a new run is to begin in the folder of another. Where a launcher has started several
     processes, one of them checks that once they have met."""
-    is_new = verb in ("train", "evaluate") and not selected(job.config, "resume") and not restarted(environ)
+    goes_on = any(selected(job.config, key) for key in ("resume", "sweep.resume")) or restarted(environ)
+    is_new = verb in ("train", "evaluate") and not goes_on
     if not is_new or job.place is None or not job.place.is_alone or "hydra.run.dir" not in map(key_of, typed):
         return []
     mistake = folder.taken(Path(job.hydra.run.dir), can_resume=verb == "train")

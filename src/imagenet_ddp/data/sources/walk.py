@@ -198,7 +198,7 @@ def _no_images(pattern: str, heic: Heic) -> Mistake:
     what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
     said = f"{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
-    if not Path(pattern).exists() and (near := beside(Path(pattern), Path.exists)):
+    if not glob.has_magic(pattern) and not Path(pattern).exists() and (near := beside(Path(pattern), Path.exists)):
         fix = Fix((f"images={near}",), said=f"did you mean images={near}?")
     return Mistake(what, ("images",), (fix,))
 
