@@ -60,6 +60,7 @@ def test_the_wheel_holds_every_file(wheel: zipfile.ZipFile):
     assert f"{info}licenses/LICENSE" in contents
 
 
+@pytest.mark.slow(3)
 def test_a_program_sees_the_types_of_the_installed_wheel(wheel: zipfile.ZipFile, tmp_path: Path):
     """Without py.typed, pyright asks for stubs of the package, and other type checkers take all of it for Any."""
     venv.create(tmp_path / "env", symlinks=True)

@@ -195,6 +195,7 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
 # ---- tables for people
 
 
+@pytest.mark.slow(6)
 def test_tables_that_spreadsheets_open(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
     """One delimiter for the CSV of every command, a mark of UTF-8 in files and none in a pipe, and Excel by suffix."""
     options = [f"checkpoint={trained}", f"images={tree / 'val'}", "top_k=1"]

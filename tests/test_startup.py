@@ -58,7 +58,7 @@ def test_a_signal_to_the_installed_script(tmp_path: Path):
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 
-@pytest.mark.parametrize("redirect", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("redirect", [pytest.param(">&-", marks=pytest.mark.slow(2)), "<&- >&- 2>&-"])
 def test_closed_streams(redirect: str, tmp_path: Path):
     for argv, code in ((["--help"], 0), (["train", "nosuchkey=1"], 2)):
         done = command(tmp_path, *argv, redirect=redirect)

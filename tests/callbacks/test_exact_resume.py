@@ -315,7 +315,7 @@ AVERAGES: dict[str, Callable[[], L.Callback]] = {
 
 
 @pytest.mark.parametrize("name", [*AVERAGES])
-@pytest.mark.parametrize("cut", [3, STEPS])
+@pytest.mark.parametrize("cut", [3, pytest.param(STEPS, marks=pytest.mark.slow(1))])
 def test_a_stop_beside_an_average_of_the_weights(tmp_path: Path, name: str, cut: int) -> None:
     """At an epoch's end it stops in the validation, which has the average in the weights' place."""
     checkpoint = train(tmp_path / "whole", AVERAGES[name](), max_epochs=2)
@@ -351,7 +351,9 @@ ENDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("keys", ENDS, ids=str)
+@pytest.mark.parametrize(
+    "keys", [*ENDS[:2], *(pytest.param(each, marks=pytest.mark.slow(2)) for each in ENDS[2:])], ids=str
+)
 def test_the_last_state_is_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
     """Once, also if a signal stops the run right before that validation or in it, or if it dies there."""
     whole = train(tmp_path / "whole", watch := Watch(), **keys)

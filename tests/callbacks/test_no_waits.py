@@ -153,7 +153,7 @@ def between_lines(waits: list[Wait], accumulated: int = 1) -> list[Wait]:
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param(each, id=name, marks=[pytest.mark.slow(3)] * (number > 2))
+    [pytest.param(each, id=name, marks=[pytest.mark.slow(3)] * (number > 0))
      for number, (name, each) in enumerate(RUNS.items())],
 )  # fmt: skip
 def test_a_training_waits_only_where_it_shows_figures(

@@ -264,6 +264,7 @@ BESIDE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(5)
 def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
     (here / "no_val/train/cat").mkdir(parents=True)
     for path, declaration in declared("train").items():

@@ -303,6 +303,7 @@ def test_the_graph_fits_the_image_as_validation_does(fit: str, rot90: float, pho
         torch.testing.assert_close(converted(whole(image)[None])[0], wanted, atol=2e-3, rtol=0)
 
 
+@pytest.mark.slow(6)
 def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_path: Path) -> None:
     """last.ckpt may be of the same epoch, but of another step, if validation also runs within epochs."""
     stored = read(checkpoint)
@@ -334,6 +335,7 @@ def test_the_card_has_the_accuracy_of_an_evaluation_of_this_checkpoint(checkpoin
         assert ("| Top-1 |" in card) == (not typed)
 
 
+@pytest.mark.slow(1)
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
     options = [f"out={tmp_path / 'm.safetensors'}", "format=safetensors", "num_images=1", "overwrite=true"]
     (tmp_path / "README.md").write_text("# My thesis\n")
@@ -343,6 +345,7 @@ def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path
     assert (tmp_path / "classify.py").read_text() == "print(1)\n"
 
 
+@pytest.mark.slow(4)
 def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from imagenet_ddp.exported import graph
 
@@ -363,6 +366,7 @@ def test_what_may_differ(of_probability: float, of_familiarity: float | None, wr
     assert Comparison("images", 4, of_probability, 4, None, of_familiarity).excess("f", 0.01) == wrong
 
 
+@pytest.mark.slow(2)
 def test_without_its_images_it_is_compared_on_random_ones(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

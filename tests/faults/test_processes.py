@@ -12,6 +12,7 @@ from helpers.forked_commands import Command
 from helpers.train_runs import wait_for
 
 
+@pytest.mark.slow(4)
 def test_killed_rank(tree: Path, tmp_path: Path) -> None:
     """SIGKILL of one of two ranks in the middle of an epoch: the other rank and the command both report it within
     10 s."""

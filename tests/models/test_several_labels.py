@@ -109,6 +109,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "t.csv"
 
 
+@pytest.mark.slow(6)
 def test_train_evaluate_predict_and_report(table: Path, tmp_path: Path, run: Run):
     options = [*SMALL, "data=table", f"data.root={table}", "data.labels=several", "loss.name=bce", "hydra.run.dir=r"]
     done = run("train", *options, "trainer.max_epochs=2", "callbacks=early_stopping", code=0)

@@ -87,6 +87,7 @@ def started(source: Path, out: Path, *options: str) -> Command:
     return Command("imagenet_ddp.prepare", *words, folder=out.parent, environment=clean_environ())
 
 
+@pytest.mark.slow(4)
 def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
     table = write_table(tmp_path / "t.csv", photos, absolute=True, weight=lambda path: 1 + int(path.stem) / 4)
     assert packs(table, tmp_path / "out", "data=table") == 0

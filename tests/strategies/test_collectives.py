@@ -91,7 +91,7 @@ def steps(cuda: FakeCuda) -> set[Any]:
     return {step for _, step, _ in cuda.collectives}
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("accumulated", [1, pytest.param(2, marks=pytest.mark.slow(3))])
 def test_a_step_exchanges_nothing_but_gradients(cuda: FakeCuda, accumulated: int, tree: Path, tmp_path: Path) -> None:
     averaging = ["averaging=ema"] if accumulated > 1 else []
     train_rank_0(cuda, tree, tmp_path, f"trainer.accumulate_grad_batches={accumulated}", *averaging)
@@ -100,6 +100,7 @@ def test_a_step_exchanges_nothing_but_gradients(cuda: FakeCuda, accumulated: int
     assert Wrapper.sends == [number % accumulated == 0 for number in range(1, NUM_BATCHES + 1)]
 
 
+@pytest.mark.slow(2)
 def test_a_further_collective_and_a_tensor_of_the_cpu_are_found(cuda: FakeCuda, tree: Path, tmp_path: Path) -> None:
     further = {("train", 3): torch.zeros(3, device="cuda"), ("train", 5): torch.zeros(3)}
 

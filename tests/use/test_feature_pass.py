@@ -34,6 +34,7 @@ def stored(folder: Path) -> Features:
     return read_features(file)
 
 
+@pytest.mark.slow(6)
 def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     run: Run, tmp_path: Path, seven_class_weights: Path
 ):

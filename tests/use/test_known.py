@@ -69,6 +69,7 @@ def test_predict_says_which_images_are_known(known: Path, run: Run, tree: Path, 
     assert f"{sum(not line['known'] for line in lines)} unknown" in result.stderr
 
 
+@pytest.mark.slow(4)
 def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
     """On two ranks, with the same numbers as predict; the report says them."""
     asked = run("predict", f"checkpoint={known}", f"images={tree / 'val'}", code=0)
@@ -97,6 +98,7 @@ def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, t
     assert read_page is not None and sentence in read_page.files["report.html"].decode()
 
 
+@pytest.mark.slow(3)
 def test_without_a_reference_nothing_changes(known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
     other = changed(known, tmp_path, 0.5)
     reference = read(other / "known.npz")

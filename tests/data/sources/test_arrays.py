@@ -29,7 +29,7 @@ def write(file: Path, **changed: np.ndarray | None) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", ["images.npz", "images.h5"])
+@pytest.mark.parametrize("name", ["images.npz", pytest.param("images.h5", marks=pytest.mark.slow(2))])
 def test_a_file_of_arrays_trains(name: str, run: Run, tmp_path: Path):
     file = write(tmp_path / name)
     done = run(

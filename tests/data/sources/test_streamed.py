@@ -209,6 +209,7 @@ def _read_all(images: StreamedImages) -> int:
     return sum(int(images.read(index).sum()) for index in range(len(images)))
 
 
+@pytest.mark.slow(2)
 def test_killed_in_mid_fetch(server: str, bucket: Any, folder: Path, tmp_path: Path):
     images = opened(keys(server, tmp_path))
     file = images.split.shards[images.record(0).shard].file
@@ -217,6 +218,7 @@ def test_killed_in_mid_fetch(server: str, bucket: Any, folder: Path, tmp_path: P
     assert (images.folder / file).read_bytes() == (folder / file).read_bytes()
 
 
+@pytest.mark.slow(2)
 def test_what_cannot_be_fetched_is_named(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streaming, "FIRST_WAIT_S", 0.01)
     images = opened(keys(server, tmp_path / "one"))
@@ -266,6 +268,7 @@ def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatc
         images.read(other)
 
 
+@pytest.mark.slow(2)
 def test_a_cache_too_small(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match=r"data\.cache_gib must be at least 0\.0.* two windows of 2 shards") as caught:
         opened(keys(server, tmp_path, cache_gib=3 / 1024))
