@@ -24,16 +24,16 @@ def one_core() -> list[str]:
 @pytest.mark.slow(60)
 @pytest.mark.timeout(1300)
 def test_the_first_command_learns(tmp_path: Path) -> None:
-    """Nothing to download: two epochs on the generated set to a top-1 of 0.55 (0.72 was seen, and 0.95 after all five),
-    at a cost that a CPU without bf16 units bears. On one core: the two threads of two cores would wait for each other
-    beside other tests."""
+    """Nothing to download: one epoch on the generated set to a top-1 of 0.35 (0.46 to 0.57 was seen, and 0.95 after all
+    five), at a cost that a CPU without bf16 units bears. On one core: the two threads of two cores would wait for each
+    other beside other tests."""
     environ = clean_environ(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    command = [*one_core(), sys.executable, "-m", "imagenet_ddp.train", "trainer.max_epochs=2"]
+    command = [*one_core(), sys.executable, "-m", "imagenet_ddp.train", "trainer.max_epochs=1"]
     result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=1200)
     assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = (tmp_path / "runs/shapes_resnet18").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["best/val/top1"] >= 0.55
+    assert summary["best/val/top1"] >= 0.35
     # what a step costs is the machine's affair, how many there are the recipe's: 24,000 at 64 pixels took five minutes
     assert composed("train", []).configs[0].trainer.max_epochs * summary["num_train_images"] <= 12_000
     assert f"Run folder: {folder.relative_to(tmp_path)}" in result.stdout
