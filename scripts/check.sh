@@ -26,8 +26,8 @@ step "format" uv run --group dev ruff format --check
 step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
 step "docs" env NO_MKDOCS_2_WARNING=1 uv run --group dev mkdocs build -f docs/site/mkdocs.yml
-# Run five tests at a time on two cores, because many tests wait for a time limit or for another node. A test that fails
+# Run six tests at a time on two cores, because many tests wait for a time limit or for another node. A test that fails
 # runs once more: thousands of them start processes that wait for each other, on a machine that others may use, too. The
 # summary lists each RERUN.
-step "tests" uv run --group dev pytest -n 5 --reruns 1 "$@"
+step "tests" uv run --group dev pytest -n 6 --reruns 1 "$@"
 echo "check.sh: all passed"
