@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +75,7 @@ def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
     data = plain["data"]
     has = {_OF_OWN: data["root"] or data["name"] != "shapes", ("out=checked",): plain.get("out")}
     kept = {option for options, value in has.items() if value for option in options}
-    return replace(fix, options=tuple(option for option in fix.options if option not in kept))
+    return dataclasses.replace(fix, options=tuple(option for option in fix.options if option not in kept))
 
 
 class Checked(NamedTuple):

@@ -84,7 +84,7 @@ def raise_on_signal() -> Iterator[None]:
     """Raise SignalExit on SIGTERM, SIGINT and SIGHUP, and at once if Signals has already recorded one of them. Use it
     while a run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. A
     request for a restart, which is useful only after a training step, stays recorded until then."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    numbers = [number for number in STOP_SIGNALS if number not in RESTART_SIGNALS]
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in numbers]
     recorders = [owner for owner in owners if isinstance(owner, Signals)]
 
