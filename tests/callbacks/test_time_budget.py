@@ -70,6 +70,7 @@ def test_steps_are_timed_as_they_are_trained_and_leave_no_trace():
 
     def step(batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
         modes.append([layer.training for layer in (module.net, *module.net)])
+        assert all(parameter.grad is None for parameter in module.parameters()), "an earlier step's gradients are kept"
         return {"loss": module.net(batch).sum()}
 
     loader = Loader(torch.randn(4, 2, 3))

@@ -122,6 +122,7 @@ class TimeBudget(TimeLimit):
                 batch = data.finish(data.transfer_batch_to_device(batch, pl_module.device, 0), training=True)
                 output: Any = trainer.strategy.training_step(batch, index)
                 output["loss"].backward()
+                pl_module.zero_grad()  # as after an update: a compiled net's CUDA graph overwrites earlier gradients
                 output["loss"].item()  # wait for the device
                 # the same number on all ranks, because they exchange gradients
                 is_late = trainer.strategy.broadcast(time.monotonic() > until_s)
@@ -133,7 +134,6 @@ class TimeBudget(TimeLimit):
                     break
         step_s = (time.monotonic() - begin_s) / max(count, 1)
         loader.close()
-        pl_module.zero_grad()
         return step_s, num_steps
 
     def _apply(self, trainer: L.Trainer) -> None:
