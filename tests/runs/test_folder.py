@@ -21,7 +21,7 @@ def test_many_at_once_have_one_each(tmp_path: Path) -> None:
     assert all(folder.is_dir() for folder in folders)
 
 
-def test_a_named_folder_is_free_until_it_holds_results(tmp_path: Path) -> None:
+def test_a_named_folder_is_free_until_it_holds_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, header = tmp_path / "mine", "epoch,step\n"
     (folder / "checkpoints").mkdir(parents=True)
     for name in ("notes.txt", "config.yaml", "logger_wandb.json"):  # of a run that ended before its first epoch
@@ -36,6 +36,10 @@ def test_a_named_folder_is_free_until_it_holds_results(tmp_path: Path) -> None:
         ):
             make_given(folder)
         assert make_given(folder, again=True) == folder
+        with monkeypatch.context() as inside:
+            inside.chdir(folder)
+            with pytest.raises(ConfigError, match=rf"Hint: set hydra\.run\.dir={folder}2"):
+                make_given(Path())
         (folder / name).unlink()
 
 
@@ -110,7 +114,7 @@ def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
 def test_a_refused_run_leaves_no_link_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the link, the folder would look like that of a run, and refuse the corrected command."""
     monkeypatch.chdir(tmp_path)
-    made = make_given(Path("r"))
+    made = make_given(Path())
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk/mine.ckpt").touch()
     CheckpointStore.of_run(made).place(tmp_path / "disk")

@@ -120,8 +120,9 @@ def taken(folder: Path, key: str = "hydra.run.dir", *, can_resume: bool) -> Mist
     command has resume=."""
     if not holds_results(folder):
         return None
-    dash = "-" if folder.name[-1:].isdigit() else ""
-    free = next(path for n in itertools.count(2) if not (path := folder.with_name(f"{folder.name}{dash}{n}")).exists())
+    named = folder if folder.name else folder.absolute()  # `.`
+    stem = f"{named.name}-" if named.name[-1:].isdigit() else named.name
+    free = next(path for n in itertools.count(2) if not (path := named.parent / f"{stem}{n}").exists())
     fixes = [setting(f"{key}={free}")]
     if can_resume and CheckpointStore.of_run(folder).files():
         fixes.append(setting(f"resume={folder}", aim="to continue that run"))

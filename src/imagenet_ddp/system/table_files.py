@@ -57,6 +57,8 @@ def format_of(option: str, out: str | None) -> str:
 
 def validate(option: str, out: str | None) -> list[Mistake]:
     """Return a mistake if the file `out` cannot be written in this format, or would have the suffix of another."""
+    if out is not None and Path(out).is_dir():
+        return []  # a mistake in any format
     suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
     if suffix in NOT_WRITTEN:
         instead = Path(out or "").with_suffix(".jsonl" if suffix == ".json" and option == "auto" else f".{chosen}")

@@ -9,6 +9,7 @@ import pytest
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.exported.formats.check_model_file import export_path, validate
 from imagenet_ddp.exported.formats.registry import FORMATS
+from imagenet_ddp.system import table_files
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
@@ -31,6 +32,8 @@ def test_the_file_is_in_the_run_folder():
         ({"format": "safetensors", "batch_size": 8}, "batch_size needs a format with a graph"),
         ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: set out=model.onnx."),
         ({"out": "there.onnx/model.onnx"}, "can be written, but .*there.onnx is a file"),
+        ({"out": "."}, r"can be written, but \. \(.*\) is a folder. Hint: set out=model.onnx."),
+        ({"out": "/"}, "can be written, but / is a folder. Hint: set out=/model.onnx."),
         ({"out": "there.onnx"}, "there.onnx .* exists. Hint: set out=FILE, or overwrite=true"),
     ],
 )
@@ -52,6 +55,7 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
             "push needs a token that may write to the hub, but neither HF_TOKEN nor `hf auth login` has set one",
         ),
         ({"format": "onnx"}, "hf_x", "push needs format=safetensors.*got onnx. Hint: set format=safetensors."),
+        ({"out": "."}, "hf_x", "is a folder. Hint: set out=model.safetensors."),
         ({"out": "new/net.safetensors"}, "hf_x", "named model.safetensors .*set out=new/model.safetensors"),
         ({"out": "there/model.safetensors"}, "hf_x", "there/config.json .* exists. Hint: set out=FILE, or overwrite"),
     ],
@@ -103,12 +107,14 @@ def test_the_name_of_a_repository(push: str, is_right: bool):
         ("new.ckpt", "got new.ckpt, a model or an image. Hint: set out=predictions.jsonl."),
         ("cat.JPG", "got cat.JPG, a model or an image"),
         ("weights", "got weights, a model or an image"),
+        (".", "is a folder. Hint: set out=predictions.jsonl."),
     ],
 )
 def test_what_predict_may_write(out: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("weights").touch()
     found = validate({"checkpoint": "weights", "format": "jsonl", "out": out}, "predict")
+    assert out != "." or table_files.validate("xlsx", out) == [], "the folder is the mistake"
     assert said in str(found[0]) if said else not found
 
 

@@ -69,6 +69,8 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
         if config[key] not in (None, value)
     ]
     found += _check_out(path, f"model{kind.suffix}")
+    if path.is_dir():  # which may have no name, as `.`
+        return found
     if path.suffix != kind.suffix:
         fix = setting(f"out={path.with_suffix(kind.suffix)}")
         found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
@@ -88,7 +90,7 @@ def _check_push(config: Mapping[str, Any]) -> list[Mistake]:
     if kind.name != "safetensors":
         what = f"push needs format=safetensors, which timm and model.weights=hf://OWNER/NAME read, got {kind.name}"
         found.append(Mistake(what, ("format", "push"), (setting("format=safetensors"),)))
-    elif path.name != f"model{kind.suffix}":
+    elif path.name != f"model{kind.suffix}" and not path.is_dir():
         fix = setting(f"out={path.with_name(f'model{kind.suffix}')}")
         found.append(must_be("out", f"a file named model{kind.suffix} with push", path.name, fix))
     return found
@@ -107,8 +109,8 @@ def _check_predictions(config: Mapping[str, Any]) -> list[Mistake]:
 
 
 def _check_out(path: Path, example: str) -> list[Mistake]:
-    reason = f"{describe_path(path)} is a folder" if path.is_dir() else ""
-    if not path.exists():
-        reason = not_writable_reason(path.parent)
+    reason, instead = "" if path.exists() else not_writable_reason(path.parent), Path(example)
+    if path.is_dir():
+        reason, instead = f"{describe_path(path)} is a folder", path / example
     what = f"out must be a file that can be written, but {reason}"
-    return [Mistake(what, ("out",), (setting(f"out={example}"),))] if reason else []
+    return [Mistake(what, ("out",), (setting(f"out={instead}"),))] if reason else []
