@@ -114,7 +114,7 @@ def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
 def test_a_refused_run_leaves_no_link_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the link, the folder would look like that of a run, and refuse the corrected command."""
     monkeypatch.chdir(tmp_path)
-    made = make_given(Path())
+    made = make_given(Path("r"))
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk/mine.ckpt").touch()
     CheckpointStore.of_run(made).place(tmp_path / "disk")
