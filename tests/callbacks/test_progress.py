@@ -78,6 +78,7 @@ def test_a_bar_has_what_matters_in_80_columns(
     bar = progress._bar(trainer, steps // 2, steps)
     assert {f"{steps // 2}/{steps}", "loss", "top-1"} <= set(bar[:80].split())
     assert re.search(r" \[[#-]{16}\] ", bar)
+    assert progress._bar(at(epochs - 1, -1), 1, steps).startswith(f"{epochs} ["), "there is no last epoch"
     assert bar.startswith(f"{epochs}/{epochs} ")
     assert "ETA 1d " in bar[:80]
 

@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
-from imagenet_ddp.callbacks.train_log import TrainLog, find_log
+from imagenet_ddp.callbacks.train_log import TrainLog, find_log, of_all
 from imagenet_ddp.config.figures import FIGURES, Figure, as_words, figure_of
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, duration, percent
@@ -52,7 +52,7 @@ class Progress(L.Callback):
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if validates_start(trainer):
             words = as_words(self._train_log.figures, named(self._train_log.scores))
-            self.run_log.say(f"epoch 0/{trainer.max_epochs} ({self._train_log.start}): val {words}")
+            self.run_log.say(f"epoch {of_all(trainer, 0)} ({self._train_log.start}): val {words}")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._start_s, self._start_step, self._num_rows_shown = time.monotonic(), trainer.global_step, 0
@@ -84,7 +84,7 @@ class Progress(L.Callback):
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
+        parts = [f"epoch {of_all(trainer, trainer.current_epoch + 1)}"]
         if not is_epoch_over(trainer):
             steps = count_noun(int(trainer.num_training_batches), "step")
             parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {steps})"
@@ -108,9 +108,8 @@ class Progress(L.Callback):
         rows."""
         log, epoch = self._train_log, trainer.current_epoch + 1
         times = log.train_times.epoch
-        last = trainer.max_epochs
         values: dict[str, Any] = {
-            "epoch": f"{epoch}/{last}" if last and last > 0 else epoch,
+            "epoch": of_all(trainer, epoch),
             **train,
             **log.scores,
             "images_per_s": times.images_per_s,
@@ -134,7 +133,7 @@ class Progress(L.Callback):
     # what does not fit into a line of the terminal is cut off, so the words are in the order of their importance
 
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        words = [f"{trainer.current_epoch + 1}/{trainer.max_epochs}", _filled(step, steps), f"{step}/{steps}"]
+        words = [of_all(trainer, trainer.current_epoch + 1), _filled(step, steps), f"{step}/{steps}"]
         if self._shown is not None:
             words.append(as_words(self._train_log.figures[:2], self._shown, short=True))
         words.append(f"ETA {self._eta(trainer)}")

@@ -210,7 +210,7 @@ class TrainLog(L.Callback):
         now, epoch = self.train_times.last, self.train_times.epoch
         count = max(epoch.steps, 1)
         return (
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
+            f"epoch {of_all(trainer, trainer.current_epoch + 1)} step {step}/{steps}"
             f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
             f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
             f" | {means} | {epoch.images_per_s:.1f} images/s | ETA {eta}"
@@ -292,6 +292,11 @@ def find_log(trainer: L.Trainer) -> TrainLog:
             "Hint: add imagenet_ddp.callbacks.TrainLog() as the first of the callbacks."
         )
     return log
+
+
+def of_all(trainer: L.Trainer, epoch: int) -> str:
+    """Return the number of an epoch, followed by that of the last one, if there is a limit: 3/90."""
+    return f"{epoch}/{trainer.max_epochs}" if trainer.max_epochs not in (None, -1) else str(epoch)
 
 
 def train_names(means: Mapping[str, float], suffix: str = "") -> dict[str, float]:
