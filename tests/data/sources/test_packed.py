@@ -1,4 +1,7 @@
+import io
+import json
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +24,7 @@ from imagenet_ddp.data.sources.registry import open_source, scan
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
+from imagenet_ddp.system.files import sha256
 
 TINY = "prepare.shard_mib=1"
 
@@ -139,6 +143,12 @@ def _reads_what_is_cut_off(folder: Path) -> None:
         images.read(20)
 
 
+def npy_header(size: int) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<i8", "fortran_order": False, "shape": (size,)})
+    return stream.getvalue()
+
+
 def _edit(old: str, new: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         text = (folder / pack_format.FILE).read_text()
@@ -185,6 +195,54 @@ def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_i
     assert scan(keys(folder), 0).mistakes == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
+        open_source(keys(folder), 0)
+
+
+def _index(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Replace an array of the index, with the right size and SHA-256, as its author can."""
+
+    def edit(folder: Path) -> None:
+        manifest = json.loads((folder / pack_format.FILE).read_text())
+        path = folder / f"train.{name}.npy"
+        content = change(np.load(path))
+        path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
+        found = {"num_bytes": path.stat().st_size, "sha256": sha256(path)}
+        manifest["splits"]["train"]["arrays"][name] |= found
+        (folder / pack_format.FILE).write_text(json.dumps(manifest))
+
+    return edit
+
+
+def _records(**changed: int) -> Callable[[Path], None]:
+    def change(records: Any) -> Any:
+        for name, value in changed.items():
+            records[name][3] = value
+        return records
+
+    return _index("records", change)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _records(offset=2**64 - 1), _records(num_bytes=2**62), _records(offset=10**9), _records(shard=7),
+        _records(height=2**32 - 1, width=2**32 - 1), _records(num_bytes=0, height=0), _index("records", np.atleast_2d),
+        _index("records", lambda records: records["offset"]), _index("targets", lambda targets: targets[1:]),
+        _index("name_ends", np.negative),
+        _index("name_ends", lambda ends: ends * 10**9), _index("names", lambda text: b"x"),
+        _index("targets", lambda targets: npy_header(10**12)),
+        _edit('"num_images": ', '"num_images": 1'), _edit('"labels": [', '"labels": ["x", '),
+        lambda folder: (folder / pack_format.FILE).write_text("[" * 100_000),
+        lambda folder: os.truncate(folder / pack_format.FILE, 2**40),
+    ],
+)  # fmt: skip
+def test_the_index_of_a_stranger_is_refused_in_a_sentence(
+    damage: Callable[[Path], Any], as_it_is: Path, tmp_path: Path
+):
+    folder = tmp_path / "copy"
+    shutil.copytree(as_it_is, folder)
+    damage(folder)
+    with pytest.raises(ConfigError, match="Hint: "):
         open_source(keys(folder), 0)
 
 
