@@ -43,6 +43,16 @@ def test_the_names_of_timm_are_read_without_importing_it(monkeypatch: pytest.Mon
         {"model__name": "mine", "model___target_": "mypkg.Net"},
         {"optim__name": "adam", "optim___target_": "torch.optim.Adam", "optim__args": {"weight_decay": 0.1}},
         {"schedule__interval": "epoch", "schedule__warmup_epochs": 0},
+        *(
+            {
+                "averaging__name": "ema",
+                "averaging__start_epoch": start,
+                "trainer__max_epochs": most,
+                "trainer__max_steps": 50,
+            }
+            for start, most in ((None, -1), (3, -1), (3, None), (3, 4), (0, 0))
+        ),
+        {"averaging__name": "swa", "averaging__start_epoch": 3, "trainer__max_epochs": -1, "trainer__max_steps": 50},
     ],
 )
 def test_well(typed: dict[str, Any]):
@@ -58,6 +68,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"optim__args": {"weight_decay": 0.5}}, "optim.args.weight_decay must be set as optim.weight_decay, got 0.5."),
     ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
+    ({"averaging__name": "ema", "averaging__start_epoch": 3, "trainer__max_epochs": 3}, "than trainer.max_epochs (3)"),
+    (
+        {"averaging__name": "swa", "trainer__max_epochs": None, "trainer__max_steps": 50},
+        "the last quarter of trainer.max_epochs, which is null, unless averaging.start_epoch is set. Hint: set ",
+    ),
     ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the end of training"),
     ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
     ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),

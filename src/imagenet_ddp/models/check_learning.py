@@ -118,10 +118,19 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
         )
         fix = setting(f"trainer.precision={precision.replace('true', 'mixed')}")
         found.append(Mistake(what, ("averaging.name", "trainer.precision"), (fix,)))
-    if averaging.name != "none" and not endless and (averaging.start_epoch or 0) >= (max_epochs or 1):
+    has_last = integer(0).accepts(max_epochs)
+    if averaging.name != "none" and has_last and (averaging.start_epoch or 0) >= max(max_epochs or 0, 1):
         what = f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got {averaging.start_epoch}"
         keys = ("averaging.start_epoch", "trainer.max_epochs")
         found.append(Mistake(what, keys, (setting("averaging.start_epoch=0"),)))
+    has_last |= bool(config.get("budget_min"))
+    if averaging.name == "swa" and averaging.start_epoch is None and not has_last:
+        what = (
+            f"averaging.name=swa averages the last quarter of trainer.max_epochs, which is {shown(max_epochs)}, unless "
+            "averaging.start_epoch is set"
+        )
+        fixes = setting("averaging.start_epoch=1"), setting("trainer.max_epochs=90")
+        found.append(Mistake(what, ("averaging.start_epoch", "trainer.max_epochs"), fixes))
     for key, value, wanted, other in (
         ("freeze", model.freeze, "backbone", "null"),
         ("batch_norm", model.batch_norm, "frozen", "train"),
