@@ -59,3 +59,6 @@ def test_the_mean_is_the_same_for_each_view(views: int, invariant: list, turned:
     quarter = average_views(net, images.rot90(1, (2, 3)), views)
     assert torch.allclose(found, quarter, atol=1e-6) == (views == 8)
     assert torch.equal(average_views(net, images, 1), net(images))
+    seen: list[torch.Tensor] = []
+    average_views(lambda each: (seen.append(each), net(each))[1], images, views)
+    assert len(seen) == views and torch.equal(seen[-1], images), "of which evaluate and features keep what a layer gets"

@@ -74,8 +74,10 @@ def oriented(images: Tensor, views: int) -> list[Tensor]:
 
 
 def average_views(net: Callable[[Tensor], Tensor], images: Tensor, views: int) -> Tensor:
-    """Return the mean of the logits over the orientations, (B, num_classes). Costs `views` forward passes."""
+    """Return the mean of the logits over the orientations, (B, num_classes). Costs `views` forward passes, the last of
+    which is that of the images as they are: a CUDA graph overwrites what a hook has kept of those before."""
     if views == 1:
         return net(images)
     # divided before the next call, because a CUDA graph overwrites the result of the one before
-    return sum((net(each) / views for each in oriented(images, views)[1:]), net(images) / views)
+    first, *others = reversed(oriented(images, views))
+    return sum((net(each) / views for each in others), net(first) / views)

@@ -183,7 +183,7 @@ class Predictions(L.Callback):
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._loaded.append(batch["index"])
-        inputs, self._inputs[:] = self._inputs[:1], []  # the first of several views is the image as it is
+        inputs, self._inputs[:] = self._inputs[-1:], []  # the last of several views is the image as it is
         if outputs is None:  # no image of this batch counts on this rank
             return
         logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]

@@ -207,8 +207,8 @@ class Collect(L.Callback):
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         counted, rows = batch["num_counted"], None
-        if self._inputs:  # the first of several views
-            vectors = self._inputs[0][:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
+        if self._inputs:  # of several views, the last is the image as it is
+            vectors = self._inputs[-1][:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
             rows = batch["index"][:counted].cpu().numpy(), vectors
             self._inputs.clear()
             is_finite = np.isfinite(vectors).all(1)

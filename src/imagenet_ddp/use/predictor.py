@@ -222,7 +222,7 @@ def make_predictor(
 
         with autocast:
             logits = average_views(run, normalised(images), transform.views)
-        features = found[0].float() if found else None  # of the first view, which is the image as it is
+        features = found[-1].float() if found else None  # of the last view, which is the image as it is
         scores = familiarity(features, *functions).cpu() if functions and features is not None else None
         kept = features.cpu() if keep_features and features is not None else None
         return Outputs(task.probabilities(logits.float()).cpu(), scores, kept)
