@@ -11,7 +11,7 @@ import torch
 from conftest import SMALL, Run
 from PIL import Image
 
-from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.config.schema.commands import PredictConfig, RunConfig
 from imagenet_ddp.models import ImageClassifier
 from imagenet_ddp.models.check_labels import validate
 from imagenet_ddp.models.several_labels import MeanAveragePrecision, SeveralLabels
@@ -89,6 +89,10 @@ def test_options_that_need_one_label():
     wrong = {"data_mixup_alpha": 0.2, "data_sampling": "balanced", "model_head": "regression"}
     assert keys(**several, **wrong) == [option.replace("_", ".", 1) for option in wrong]
     assert keys(data_name="shapes", data_labels="several") == ["data.name", "loss.name"]
+    predict: Any = PredictConfig(images="x", label_next=5)
+    assert validate(predict, "predict") == []
+    predict.data.name, predict.data.labels, predict.loss.name = several.values()
+    assert [mistake.keys for mistake in validate(predict, "predict")] == [("label_next",)]
 
 
 @pytest.fixture
@@ -128,6 +132,7 @@ def test_train_evaluate_predict_and_report(table: Path, tmp_path: Path, run: Run
 
     done = run("predict", "checkpoint=r", "images=*.png", "format=jsonl", code=0)
     shares = [each["probability"] for line in done.stdout.splitlines() for each in json.loads(line)["classes"]]
+    assert "features" not in done.stderr, "which needs one label per image"
     assert len(shares) == 3 * 24 and abs(sum(shares) / 24 - 1) > 0.01, "sigmoids, whose sum over the classes is not 1"
 
     done = run("evaluate", "checkpoint=r", "data.labels=one", code=2)

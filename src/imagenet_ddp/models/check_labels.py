@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, PredictConfig
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 
 _ONLY_ONE = ("export", "prepare", "benchmark", "features")  # commands that support one label per image only
 
@@ -19,6 +19,9 @@ def validate(config: CommonConfig, verb: str) -> list[Mistake]:
         hint = "predict with `python -m imagenet_ddp.predict` or imagenet_ddp.load" if verb == "export" else ""
         return [Mistake(what, ("data.labels",), () if hint else (setting("data.labels=one"),), hint)]
     found: list[Mistake] = []
+    if isinstance(config, PredictConfig) and config.label_next is not None:  # two sure labels would count as unsure
+        what = "label_next needs a net with one label per image, but data.labels is several"
+        found.append(Mistake(what, ("label_next",), (without("label_next"),)))
     if not data.target and data.name != "table":
         ways = Fix(("data=table", "data.root=FILE.csv")), setting("data.labels=one")
         found.append(must_be("data.name", "table with data.labels=several", shown(data.name), *ways))

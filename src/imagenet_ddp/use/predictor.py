@@ -158,13 +158,14 @@ def find_reference(
     config: Config, trained: TrainedModel, net: torch.nn.Module, path: Path | None
 ) -> tuple[Reference | None, str]:
     """Return (the reference of a checkpoint's run, ""), or (None, why there are none). The reason is "" for
-    weights of another program, and for a net whose last layer is not a linear one, neither of which can have any.
+    weights of another program, several labels per image, and a net whose last layer is not a linear one, none of which
+    can have any.
 
     net: result of load_net. path: the file of checkpoint=, or None.
     """
     heads = head_names(net, len(trained.classes))
     last = only_linear(net, heads)
-    if path is None or not trained.contents or last is None:
+    if path is None or not trained.contents or last is None or config.data.labels == "several":
         return None, ""
     return find(path, last.in_features, lambda: net_digest(net, heads, eval_transform(config), Reading.of(config.data)))
 
