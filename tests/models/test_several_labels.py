@@ -16,6 +16,7 @@ from imagenet_ddp.models import ImageClassifier
 from imagenet_ddp.models.check_labels import validate
 from imagenet_ddp.models.several_labels import MeanAveragePrecision, SeveralLabels
 from imagenet_ddp.models.sums import to_host
+from imagenet_ddp.models.task import OneLabel
 
 NAMES = ("red", "green", "blue")
 
@@ -74,6 +75,16 @@ def test_sums_of_a_batch():
     losses = task.training_losses(logits[:3], batch, "none")
     assert torch.equal(losses, task.validation_losses(logits[:3], target[:3]))
     assert task.training_losses(logits[:3], batch, "mean") == pytest.approx(float(losses.mean()))
+
+
+@pytest.mark.parametrize("num_classes", [2, 7])
+def test_the_loss_of_a_guess(num_classes: int):
+    """With which the end of a run compares that of its validation."""
+    one, several = OneLabel(num_classes), SeveralLabels(num_classes)
+    logits, target = torch.zeros(3, num_classes), torch.tensor([0, 1, 1])
+    assert float(one.validation_losses(logits, target).mean()) == pytest.approx(one.guess_loss)
+    labels = torch.nn.functional.one_hot(target, num_classes)
+    assert float(several.validation_losses(logits, labels).mean()) == pytest.approx(several.guess_loss)
 
 
 def test_options_that_need_one_label():

@@ -1,5 +1,6 @@
 """What is said at the start of a run on one's own images."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,10 @@ def test_few_updates_with_batch_norm_explain_a_high_validation_loss(
 ) -> None:
     """After the epochs of the hint, a hundredth of the initial averages is left."""
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4, momentum=momentum))
-    lines = batch_norm_lines(net, val_loss, 3, steps, 2)
+    lines = batch_norm_lines(net, val_loss, math.log(3), steps, 2)
     assert bool(lines) == is_said
     if lines:
         epochs = int(lines[0].partition("trainer.max_epochs=")[2].partition(",")[0])
         assert momentum
         assert (1 - momentum) ** (epochs * steps / 2) <= 0.01 < (1 - momentum) ** ((epochs - 1) * steps / 2)
-    assert batch_norm_lines(net[0], val_loss, 3, steps, 2) == []
+    assert batch_norm_lines(net[0], val_loss, math.log(3), steps, 2) == []

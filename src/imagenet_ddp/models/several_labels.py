@@ -1,5 +1,6 @@
 """Define the task of images with any number of labels (data.labels=several), such as the objects in a photograph."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ class SeveralLabels(Task):
     labels = "several"
     figures = FIGURES_OF["several"]
     has_one_prediction = False
+    guess_loss = math.log(2)
 
     def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
         self._num_classes, self._loss = num_classes, loss or Loss(Bce(), num_classes)

@@ -2,6 +2,7 @@
 evaluation and report get these from a Task, and their words from config/figures.py. Another task is a further subclass
 of Task, and a row there."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +24,13 @@ class Task(ABC):
 
     labels: value of data.labels. figures: what lines of the log show: the loss, the score, which selects the best
     weights, and further ones. has_one_prediction: whether an image has one predicted class, as predictions.csv needs.
+    guess_loss: of a validation with a net whose logits are all 0.
     """
 
     labels: str
     figures: tuple[Figure, ...]
     has_one_prediction = True
+    guess_loss: float
 
     @property
     def sums_of(self) -> list[str]:
@@ -78,7 +81,7 @@ class OneLabel(Task):
     labels = "one"
 
     def __init__(self, num_classes: int, loss: Loss | OwnLoss | None = None):
-        self.top_k = min(5, num_classes)
+        self.top_k, self.guess_loss = min(5, num_classes), math.log(max(num_classes, 2))
         self.figures = FIGURES_OF["one"] if num_classes > 5 else (LOSS, TOP1)  # else top-5 is always 100 %
         self._loss = loss or Loss(CrossEntropy(), num_classes)
 

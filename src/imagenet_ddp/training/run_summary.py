@@ -91,10 +91,10 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         score = parts.module.task.score
         lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
-    loss, num_classes = parts.train_log.scores.get("val/loss"), len(parts.data.source.classes)
+    loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
     steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
-    lines += batch_norm_lines(untrained, loss, num_classes, steps, epochs) or _chance_lines(job, parts)
+    lines += batch_norm_lines(untrained, loss, guess, steps, epochs) or _chance_lines(job, parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += [*ignored, f"Run folder: {short_path(job.run_dir)}"]
@@ -124,12 +124,12 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
     return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}, after {after}."]
 
 
-def batch_norm_lines(net: nn.Module, val_loss: float | None, num_classes: int, steps: int, epochs: int) -> list[str]:
+def batch_norm_lines(net: nn.Module, val_loss: float | None, guess: float, steps: int, epochs: int) -> list[str]:
     """Return a line if batch norm's running averages explain a high validation loss: after few updates, they are still
-    far from the statistics of the batches, with which the training is scored. steps, epochs: of the run so far."""
+    far from the statistics of the batches, with which the training is scored. guess: Task.guess_loss. steps,
+    epochs: of the run so far."""
     momenta = [getattr(layer, "momentum", None) for layer in net.modules() if has_statistics(layer)]
     kept = [math.log1p(-each) for each in momenta if each and each < 1]  # logs of what an update leaves of the average
-    guess = math.log(max(num_classes, 2))
     if not kept or steps == 0 or val_loss is None or not val_loss > HIGH_LOSS * guess:
         return []
     if steps >= (settled := math.ceil(math.log(SETTLED) / max(kept))):
