@@ -328,13 +328,17 @@ def test_a_safetensors_header_takes_no_memory(size: int, tmp_path: Path):
         find_weights("model.weights", str(tmp_path / "a.safetensors"), "torchvision", "resnet18")
 
 
+SEEN = '{"image_size": 8, "val_resize": 8, "interpolation": "bilinear", "mean": [0, 0, 0], "std": [1, 1, 1]}'
+
+
 @pytest.mark.parametrize(
     ("location", "metadata", "reason"),
     [
         ("../secret", "{}", "escapes"), ("ABSOLUTE", "{}", "cannot be read"), ("link", "{}", "escapes"),
-        ("", "[" * 100_000, "RecursionError"), ("", "3", "TypeError"), ("", "{}", "KeyError"),
-        ("", '{"classes": [1], "labels": [[]], "batch_size": 0}', "must be names"),
-        ("", '{"classes": ["a"], "labels": ["a"], "batch_size": 0}', "integer > 0"),
+        ("", "[" * 100_000, "RecursionError"), ("", "3", "AttributeError"), ("", "{}", "classes is a list of text"),
+        ("", '{"classes": [1], "labels": [[]], "eval_transform": {}}', "classes is a list of text"),
+        ("", f'{{"classes": ["a"], "labels": ["a"], "eval_transform": {SEEN}, "batch_size": 0}}', "integer > 0"),
+        ("", f'{{"classes": ["a"], "labels": ["a"], "eval_transform": {SEEN.replace("8", "80000")}}}', "of data.image"),
     ],
 )  # fmt: skip
 def test_an_onnx_reads_no_file_but_itself(location: str, metadata: str, reason: str, tmp_path: Path):

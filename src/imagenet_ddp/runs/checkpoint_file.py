@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.paths import seen_from
-from imagenet_ddp.config.schema.keys import declared
-from imagenet_ddp.config.stored import not_plain
-from imagenet_ddp.config.validators import NULL, TEXT, TEXTS, integer, is_mapping, kind, list_of
+from imagenet_ddp.config.schema.stated import wrong_facts
+from imagenet_ddp.config.validators import NULL, TEXT, integer, is_mapping, kind, list_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.nonfinite import nonfinite_names, not_stored
+from imagenet_ddp.system.nonfinite import is_endless, nonfinite_names, not_stored
 from imagenet_ddp.system.text import load_error
 
 KEY = "imagenet_ddp"  # key of this project's part of a checkpoint
@@ -67,6 +66,8 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:  # zip, pickle, EOF, runtime or file errors, depending on the contents of the file
         reason = load_error(error)
         raise ConfigError(f"{path} must be a checkpoint, but cannot be read ({reason}). {hint}") from error
+    if is_endless(checkpoint):
+        raise ConfigError(f"{path} must be a checkpoint, but its parts contain one another without end. {hint}")
     own = checkpoint.get(KEY) if isinstance(checkpoint, dict) else None
     if not isinstance(own, dict):
         raise ConfigError(
@@ -109,8 +110,7 @@ _OPTIMIZERS = kind(
 )
 # What the parts of a checkpoint may be, as far as they are there. The others are read by Lightning alone.
 _PARTS = {
-    "config": _MAPPING, "classes": TEXTS, "labels": TEXTS, "eval_transform": _MAPPING, "version": TEXT,
-    "command": TEXT, "experiment": NULL | TEXT, "folder": NULL | TEXT, "images_digest": TEXT,
+    "version": TEXT, "command": TEXT, "experiment": NULL | TEXT, "folder": NULL | TEXT, "images_digest": TEXT,
     "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "ended_by": NULL | TEXT,
     "threads": list_of(integer(1), "two integers", 2),
     "best_score": NULL | kind("a number", lambda value: isinstance(value, float)),
@@ -128,20 +128,9 @@ def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[
         for name, allowed in _PARTS.items()
         if name in own and not allowed.accepts(own[name])
     ]
+    found += wrong_facts(own)
     if not found:
-        groups, transform = declared("train"), own["eval_transform"]
-        if reason := not_plain(own["config"]) or not_plain(transform):
-            return [f"config and eval_transform are plain ({reason})"]
-        for path, key in groups.items():
-            if key.is_group and "." not in path and not is_mapping(own["config"].get(path, {})):
-                found.append(f"config.{path} is a mapping")
         found += [f"config has {group}" for group in ("data", "model") if group not in own["config"]]
-        for name in ("image_size", "val_resize", "mean", "std"):
-            allowed = groups[f"data.{name}"].allowed
-            if name not in transform or (allowed is not None and not allowed.accepts(transform[name])):
-                found.append(f"eval_transform.{name} is that of data.{name}")
-        if len(own["labels"]) != len(own["classes"]):
-            found.append("labels are as many as its classes")
     of_lightning = {"state_dict": _MAPPING, "global_step": _COUNT, "optimizer_states": _OPTIMIZERS}
     for name, allowed in of_lightning.items():
         if not allowed.accepts(checkpoint.get(name, [] if name == "optimizer_states" else None)):

@@ -1,4 +1,4 @@
-"""Find tensors that contain NaN or inf, and tensors of a file that are not stored in it."""
+"""Find what a file of weights may hold that no program can use: NaN or inf, tensors without numbers, and no end."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MOST_REPEATED = 2**30  # bytes of a tensor that repeats a stored one, as tables of positions in a net may
+MOST_VALUES, MOST_LEVELS = 10_000_000, 100  # of a file beside the numbers of its tensors
 
 
 def nonfinite_names(module: "nn.Module", tensors: "Mapping[str, Tensor]") -> list[str]:
@@ -39,3 +40,22 @@ def not_stored(content: Any) -> str:
             if not is_plain or value.numel() * value.element_size() > most:
                 return name
     return ""
+
+
+def is_endless(content: Any) -> bool:
+    """Return whether mappings and lists contain one another so often that nobody can walk through them: a list may
+    contain itself, and 40 of which each contains the next one twice have a million million ends. content: of
+    torch.load."""
+    waiting, num_values = [(content, 0)], 0
+    while waiting:
+        value, level = waiting.pop()
+        inner: list[Any] = []
+        if isinstance(value, Mapping):
+            inner = [*cast("Mapping[Any, Any]", value).values()]
+        elif isinstance(value, list | tuple):
+            inner = cast("list[Any]", value)
+        num_values += len(inner)
+        if num_values > MOST_VALUES or level > MOST_LEVELS:
+            return True
+        waiting += [(each, level + 1) for each in inner]
+    return False

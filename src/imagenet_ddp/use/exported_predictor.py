@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError
@@ -35,9 +36,9 @@ def open_exported(path: Path, decoder: str) -> Predictor:
     function, text = opened
     try:
         metadata = json.loads(text)
-        classes, labels, size = (metadata[name] for name in ("classes", "labels", "batch_size"))
-        if not all(isinstance(each, str) for each in [*classes, *labels]) or not len(classes) == len(labels) > 0:
-            raise TypeError("classes and labels must be names")
+        if wrong := wrong_facts(metadata):
+            raise TypeError(f"{wrong[0]}, which it is not")
+        size = metadata["batch_size"]
         if size is not None and (type(size) is not int or size < 1):
             raise TypeError("batch_size must be an integer > 0 or null")
         if not isinstance(metadata.get("familiarity_threshold", 0.0), float | None):

@@ -20,8 +20,10 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
+from imagenet_ddp.models.weights.facts import KEY
 from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
 from imagenet_ddp.models.weights.pretrained import Weights, find_weights
+from imagenet_ddp.runs.checkpoint_file import read
 
 NAME = "shufflenet_v2_x0_5"
 
@@ -215,6 +217,45 @@ def test_a_damaged_file_and_a_pipe_are_refused(net: torch.nn.Module, tmp_path: P
 
 def small_vit(image_size: int) -> VisionTransformer:
     return VisionTransformer(image_size, 32, num_layers=1, num_heads=2, hidden_dim=64, mlp_dim=64, num_classes=5)
+
+
+def endless(make: Callable[[Any], Any]) -> Any:
+    content = make(1)
+    for _ in range(45):
+        content = make(content)
+    return content
+
+
+SEEN = {"image_size": 32, "val_resize": 36, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
+STATED = {"eval_transform": SEEN, "classes": ["a"], "labels": ["A"]}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"x": endless(lambda inner: {"a": inner, "b": inner})}, {"classes": endless(lambda inner: [inner, inner])},
+        {KEY: {"format": endless(lambda inner: [inner, inner])}}, {KEY: {**STATED, "labels": ["a", "b"]}},
+        {KEY: {**STATED, "classes": 3}}, {KEY: {**STATED, "eval_transform": 3}}, {KEY: {"eval_transform": SEEN}},
+        *({KEY: {**STATED, "eval_transform": {**SEEN, name: value}}}
+          for name, value in {"image_size": 10**9, "val_resize": None, "mean": "x", "interpolation": [1]}.items()),
+        {KEY: {**STATED, "config": {"data": 3}}}, {KEY: {**STATED, "white_level": "x"}},
+    ],
+)  # fmt: skip
+def test_what_a_file_states_about_itself_is_checked(content: Any, net: torch.nn.Module, tmp_path: Path):
+    torch.save({"state_dict": net.state_dict(), KEY: STATED}, tmp_path / "x.pt")
+    assert found(tmp_path / "x.pt").facts.labels == ["A"]
+    torch.save({"state_dict": net.state_dict(), **content}, tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match=r"x\.pt cannot be read \(it"):
+        found(tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match=r"x\.pt must"):
+        read(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("classes", [{"a": 0, "b": "x"}, {"a": [1]}, {1: 0}])
+def test_classes_without_an_order_are_no_names(classes: Any, net: torch.nn.Module, tmp_path: Path):
+    torch.save({"state_dict": net.state_dict(), "class_to_idx": classes}, tmp_path / "x.pt")
+    assert found(tmp_path / "x.pt").facts.classes == []
 
 
 @pytest.mark.parametrize(("library", "name"), [("torchvision", "vit_b_32"), ("timm", "vit_tiny_patch16_224")])

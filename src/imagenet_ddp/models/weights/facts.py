@@ -80,26 +80,30 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
         "image_size": size, "val_resize": math.floor(size / seen["crop_pct"]),
         "interpolation": "bilinear" if seen["interpolation"] == "bilinear" else "bicubic",
         "fit": "squash" if (seen["crop_mode"], seen["crop_pct"]) == ("squash", 1) else "crop",
-        "mean": list(seen["mean"]), "std": list(seen["std"]),
+        "mean": [*map(float, seen["mean"])], "std": [*map(float, seen["std"])],
     }  # fmt: skip
-    names: list[Any] = list(values.get("label_names") or [])
-    if not all(isinstance(each, str) for each in names):
-        raise TypeError("label_names must be texts")
-    classes: list[str] = names
-    shown_as: Mapping[str, str] = values.get("label_descriptions") or {}
+    classes: list[Any] = list(values.get("label_names") or [])
+    shown_as: Mapping[str, Any] = values.get("label_descriptions") or {}
     labels = [shown_as.get(each, each) for each in classes]
+    if not all(isinstance(each, str) for each in [*classes, *labels]):
+        raise TypeError("label_names and label_descriptions must be texts")
     tag = f".{config.tag}" if config.tag else ""
     return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, labels)
+
+
+def states_use(stored: Mapping[str, Any]) -> bool:
+    """Return whether a file states with which images its weights are used, as files of this project do."""
+    own = stored.get(KEY)
+    return is_mapping(own) and "eval_transform" in own
 
 
 def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> Facts:
     """Return the facts that a file states about itself, else those of the net's own weights. stored: its entries beside
     the tensors; library: "" for a net of the user's own."""
-    own = stored.get(KEY)
-    if is_mapping(own) and is_mapping(own.get("eval_transform")):
+    if states_use(stored):
+        own = stored[KEY]
         data: dict[str, Any] = {"fit": "crop", **own["eval_transform"]}
-        config = own.get("config")  # of a checkpoint; an exported file has these keys without it
-        reading = config["data"] if is_mapping(config) and is_mapping(config.get("data")) else own
+        reading = own.get("config", {}).get("data", own)  # a checkpoint has a config, an exported file these keys
         parts = (data, ("vflip", "rot90", "val_mirror")), (reading, ("exif_orientation", "white_level"))
         as_used = {key: part[key] for part, keys in parts for key in keys if key in part}
         data = {key: data[key] for key in ("image_size", "val_resize", "interpolation", "fit", "mean", "std")}
@@ -107,7 +111,8 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
     of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
     classes: Any = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
     if is_mapping(classes):
-        classes = sorted(classes, key=classes.__getitem__)
+        is_order = all(isinstance(each, int) for each in classes.values())
+        classes = sorted(classes, key=classes.__getitem__) if is_order else []
     names = cast("list[Any]", list(classes)) if isinstance(classes, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]
     if not all(isinstance(each, str) for each in names):
         names = []

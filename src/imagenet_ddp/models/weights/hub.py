@@ -5,7 +5,6 @@ Does not import torch, because a command line is checked before.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.paths import FILES, HUB
-from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.models.weights.download import announce, failed, from_url
 from imagenet_ddp.system.bounded_wait import call_bounded
+from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, shorten_list
 
@@ -54,9 +53,7 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
         with suppress(Exception):  # not every repository has one
             hub.hf_hub_download(repository, "config.json", local_files_only=bool(cached))
         path = Path(hub.hf_hub_download(repository, found[0], local_files_only=bool(cached)))
-        config = path.with_name("config.json")
-        found: Any = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-        return path, found if is_mapping(found) else {}
+        return path, read_mapping(path.with_name("config.json"))
     except ConfigError:
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError

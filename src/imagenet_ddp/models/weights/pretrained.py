@@ -15,6 +15,7 @@ import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 from imagenet_ddp.config.paths import HUB, is_file, is_remote
+from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, must_be, setting
@@ -24,7 +25,7 @@ from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.models.weights.hub import from_hub, from_timm
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
-from imagenet_ddp.system.nonfinite import not_stored
+from imagenet_ddp.system.nonfinite import is_endless, not_stored
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, load_error, shorten_list
 
@@ -91,6 +92,8 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
         raise ConfigError(Mistake(what, (key,), (way,))) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
+    if is_endless(stored):
+        raise _unreadable(key, path, "its parts contain one another without end")
     tensors = _tensors(stored)
     if lost := not_stored(tensors):
         raise _unreadable(key, path, f"the numbers of {lost} are not stored in it")
@@ -101,6 +104,8 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
         return tensors
 
     beside: Mapping[str, Any] = stored if is_mapping(stored) else {}
+    if weight_facts.states_use(beside) and (wrong := wrong_facts(beside[weight_facts.KEY])):
+        raise _unreadable(key, path, f"it must be a file whose {wrong[0]}")
     facts = weight_facts.of_file(beside, library, name, origin)
     return Weights(origin, read, facts, beside.get(weight_facts.KEY, {}))
 
