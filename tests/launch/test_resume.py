@@ -142,6 +142,17 @@ def test_a_finished_run_is_prolonged_by_what_ended_it(
     assert not is_over(before | now)
 
 
+@pytest.mark.parametrize("ended_by", ["trainer.max_steps", "trainer.max_time", PATIENCE, "budget_min", "callbacks"])
+def test_a_limit_that_a_finished_run_has_reached_is_named_after_what_ended_it_was_changed(
+    ended_by: str, tmp_path: Path
+) -> None:
+    saved(tmp_path, 0, 2)
+    summary = {"finished": True, "epochs": 2, "steps": 5, "ended_by": ended_by}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    text = way_to_continue(tmp_path, {"trainer": {**TRAINER, "max_steps": 9}})
+    assert "trainer.max_epochs=2 ended it after 2 epochs and 5 steps. Hint: set trainer.max_epochs=4 " in text
+
+
 def parse(text: str) -> Any:
     return text if ":" in text else yaml.safe_load(text)
 

@@ -176,9 +176,14 @@ def is_finished(run_dir: Path, config: CommonConfig, changed: Iterable[str]) -> 
     """Return whether an earlier run has ended, and no changed key prolongs it."""
     if not (found := folder.summary(run_dir)):
         return False
-    pairs = (("epochs", config.trainer.max_epochs), ("steps", config.trainer.max_steps))
-    is_over = any(most is not None and 0 <= most <= found[name] for name, most in pairs)
-    return is_over or not prolongs(found.get("ended_by"), changed)
+    is_over = _reached(found, config.trainer.max_epochs, config.trainer.max_steps)
+    return bool(is_over) or not prolongs(found.get("ended_by"), changed)
+
+
+def _reached(found: Mapping[str, Any], max_epochs: Any, max_steps: Any) -> list[str]:
+    """Return which of these limits a finished run has reached. found: its summary.json."""
+    limits = {"trainer.max_epochs": ("epochs", max_epochs), "trainer.max_steps": ("steps", max_steps)}
+    return [key for key, (name, most) in limits.items() if most is not None and 0 <= most <= found[name]]
 
 
 def prolongs(ended_by: str | None, changed: Iterable[str]) -> bool:
@@ -197,6 +202,9 @@ def way_to_continue(run_dir: Path, config: Mapping[str, Any]) -> str:
     plain."""
     found, values = folder.summary(run_dir), leaves(config)
     key = found.get("ended_by") or "trainer.max_epochs"
+    reached = _reached(found, values.get("trainer.max_epochs"), values.get("trainer.max_steps"))
+    if reached and key not in (*reached, "trainer.fast_dev_run"):  # another value of what ended it is not enough
+        key = reached[0]
     value = values.get(key)
     hint = f"set {key}={_more(key, value, found)} to continue"
     if key == "callbacks":
