@@ -30,7 +30,8 @@ PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST":
 # Options of train -> the keys of the only mistake, and what each of its fixes sets and leaves out.
 LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
-    "pets": ["data data.root", "data=imagefolder data.root=pets"], "x.ckpt": ["resume", "resume=x.ckpt"],
+    "pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
+    "pets optim.lr=1": ["data data.root", "data=imagefolder data.root=pets"], "x.ckpt": ["resume", "resume=x.ckpt"],
     "--lr=0.5": ["", "optim.lr=0.5"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.lr=VALUE"],

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_files
 from imagenet_ddp.cli.explain import in_file, refused
+from imagenet_ddp.cli.explain_words import ways_to_read
 from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
@@ -29,9 +30,6 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 OF_WEIGHTS = ("checkpoint", "model.weights", "teacher.weights")
-# Options of a training on photographs that leave the recipe open.
-OF_OWN_PHOTOS = {"data.root", "budget_min", "name", "seed", "hydra.run.dir", "model", "model.name", "model.library",
-                 "model.weights"}  # fmt: skip
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
@@ -93,7 +91,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "
             "are generated, and yours are not read"
         )
-        ways = _ways(verb, missing, options)
+        ways = ways_to_read(verb, missing, {option.key for option in options})
         mistake = Mistake(what, ("data.root", "data"), tuple(setting(*way) for way in ways))
         more, files_of = (word.partition("=") for word in ways[0]), ("data", "experiment")
         typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key in files_of else "", key in files_of)
@@ -114,15 +112,6 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
     with open_dict(bare):
         bare.pop("hydra", None)
     return Composed(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
-
-
-def _ways(verb: str, missing: list[str], options: Sequence[Option]) -> list[list[str]]:
-    """Return what may be typed for data.root without data=, the best first: for photographs, the experiment that is
-    made for them. missing: the options of the layout."""
-    is_open = OF_OWN_PHOTOS.issuperset(option.key for option in options)
-    if verb == "train" and missing[0] == "data=imagefolder" and is_open:
-        return [["experiment=own_photos", *missing[1:]], missing]
-    return [missing]
 
 
 def _over_stored(option: Option) -> Option:

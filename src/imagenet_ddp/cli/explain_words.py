@@ -2,7 +2,7 @@
 
 import shlex
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,33 @@ from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
+# Options of a training on photographs that leave the recipe open.
+OF_OWN_PHOTOS = {"data.root", "budget_min", "name", "seed", "hydra.run.dir", "model", "model.name", "model.library",
+                 "model.weights"}  # fmt: skip
 SWEPT = ("train", "submit")  # commands that accept -m
 SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
 
 
-def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_read: Callable[[str], bool]) -> Mistake:
-    """Explain a word that does not follow Hydra's grammar. names: group -> its choices."""
+def not_readable(
+    verb: str, word: str, names: Callable[[str], list[str]], can_read: Callable[[str], bool], others: Set[str]
+) -> Mistake:
+    """Explain a word that does not follow Hydra's grammar. names: group -> its choices. others: keys of the other words
+    of the command line."""
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
     if not equals or not bare:
         what = f"{shlex.quote(word)} must be key=value"
-        options = [f"{verb}={word}"] if word in names(verb) else _path_options(verb, word)  # prepare check
-        if not options:
+        is_name = word in names(verb)  # prepare check
+        ways = ways_to_read(verb, [f"{verb}={word}"] if is_name else _path_options(verb, word), others)
+        if not ways:
             return Mistake(what, hint="`--help` shows examples", typed=(word,))
-        if (key := key_of(options[-1])) in ("data.root", "images"):
+        if (key := key_of(ways[0][-1])) in ("data.root", "images"):
             from imagenet_ddp.data.sources.walk import unpacked
 
             if fix := unpacked(Path(word), key):
                 return Mistake(what, (key,), (fix,), typed=(word,))
-        return Mistake(what, tuple(map(key_of, options)), (setting(*map(quoted, options)),), typed=(word,))
+        fixes = tuple(setting(*map(quoted, way)) for way in ways)
+        return Mistake(what, tuple(map(key_of, ways[-1])), fixes, typed=(word,))
     if bare in keys and keys[bare].type not in (str, Any):
         words = keys[bare].words
         return Mistake(f"{bare} must be {words}, but cannot be read: {value}", (bare,), (fix_of(bare, keys, names),))
@@ -42,6 +50,14 @@ def not_readable(verb: str, word: str, names: Callable[[str], list[str]], can_re
     fixes = (Fix((typed,), said=f"put quotes around the value: `{shlex.quote(typed)}`"),) if can_read(typed) else ()
     what = f"{shlex.quote(word)} cannot be read by Hydra's grammar"
     return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(word,))
+
+
+def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[str]]:
+    """Return what may be typed to read images, the best first: for photographs, the experiment that is made for them.
+    options: those of the layout. others: keys of the other options of the command line."""
+    if verb == "train" and options[:1] == ["data=imagefolder"] and others <= OF_OWN_PHOTOS:
+        return [["experiment=own_photos", *options[1:]], options]
+    return [options] if options else []
 
 
 def _path_options(verb: str, word: str) -> list[str]:

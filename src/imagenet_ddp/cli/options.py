@@ -8,7 +8,7 @@ the values of a sweep are split first. Does not import torch.
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,8 @@ class Files:
 def read(verb: str, words: Words, files: Files) -> Typed:
     """Read the words KEY=VALUE of a command line, and the values that its files give to sweep."""
     reader = OptionReader(verb, files)
-    options, found = reader.read(words.typed, sweeps=words.flags.multirun)
+    of_others = {key_of(word) for mistake in words.mistakes for fix in mistake.fixes for word in fix.options}
+    options, found = reader.read(words.typed, sweeps=words.flags.multirun, others=of_others)
     if not (words.flags.multirun or any(option.word.upper() == "HYDRA.MODE=MULTIRUN" for option in options)):
         return Typed(options, [options], [""], False, found)
     flags = [word for word in words.argv if word in ("-m", "--multirun") or key_of(word) == "hydra.mode"] or ["-m"]
@@ -147,8 +148,11 @@ class OptionReader:
         self.verb, self.files, self.keys = verb, files, declared_with_hydra(verb)
         self.parser = OverridesParser.create(config_loader=files.loader)
 
-    def read(self, words: Sequence[str], *, sweeps: bool) -> tuple[list[Option], list[Mistake]]:
-        """Return (options, mistakes). sweeps: whether a word may have several values, one for each job."""
+    def read(
+        self, words: Sequence[str], *, sweeps: bool, others: Set[str] = frozenset()
+    ) -> tuple[list[Option], list[Mistake]]:
+        """Return (options, mistakes). sweeps: whether a word may have several values, one for each job. others: keys
+        that the correction of the other words sets."""
         options, found, unreadable = list[Option](), list[Mistake](), list[str]()
         for word in map(self._with_home, words):
             texts = self._texts(word, sweeps=sweeps)
@@ -173,15 +177,15 @@ class OptionReader:
                 except (HydraException, ValueError) as error:  # range(1,4,0) is a ValueError
                     what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
                     found.append(Mistake(what, hint="type the values as a,b,c or range(1,4)"))
-        return options, self._unreadable(unreadable) + found
+        return options, self._unreadable(unreadable, others | {option.key for option in options}) + found
 
-    def _unreadable(self, words: Sequence[str]) -> list[Mistake]:
+    def _unreadable(self, words: Sequence[str], others: Set[str]) -> list[Mistake]:
         """Explain the first word, and the first path for each other key. Other words are often parts of the same quoted
-        value."""
-        found = [not_readable(self.verb, word, self.files.names, self.can_read) for word in words[:1]]
+        value. others: keys of the words that can be read."""
+        found = [not_readable(self.verb, word, self.files.names, self.can_read, others) for word in words[:1]]
         of_key = {found[0].keys: 0} if found else {}
         for word in words[1:]:
-            mistake = not_readable(self.verb, word, self.files.names, self.can_read)
+            mistake = not_readable(self.verb, word, self.files.names, self.can_read, others)
             if not (mistake.typed and mistake.keys):
                 continue
             if (number := of_key.setdefault(mistake.keys, len(found))) == len(found):
