@@ -168,7 +168,7 @@ def from_scratch_lines(config: Config, num_images: int) -> list[str]:
         return []
     return [
         f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
-        "ImageNet usually reach a far higher accuracy. Hint: set experiment=finetune."
+        "ImageNet usually reach a far higher accuracy. Hint: set experiment=own_photos."
     ]
 
 
