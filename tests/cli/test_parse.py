@@ -1,6 +1,7 @@
 """A command line becomes checked configs."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -159,6 +160,23 @@ def test_every_job_of_a_sweep_is_checked():
 def test_a_typed_group_wins_over_recipe_and_experiment(typed: str, expected: dict[str, object]):
     (config,) = composed("train", typed.split()).configs
     assert {key: OmegaConf.select(config, key) for key in expected} == expected
+
+
+def test_the_weights_of_a_run_are_for_its_net(tmp_path: Path):
+    (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
+    best = tmp_path / "mine" / "checkpoints" / "best.ckpt"
+    best.touch()
+    own = {"name": "tf_efficientnet_lite0", "library": "timm", "_target_": None, "args": {"drop_rate": 0.1}}
+
+    def net(*typed: str, **stored: object) -> tuple[object, ...]:
+        (best.parent.parent / "config.yaml").write_text(json.dumps({"model": own | stored}))
+        (config,) = composed("train", ["model.weights=mine", *typed]).configs
+        return config.model.name, config.model.library, config.model._target_, config.model.args
+
+    assert net() == net(freeze="backbone") == ("tf_efficientnet_lite0", "timm", None, {"drop_rate": 0.1})
+    usual = "resnet18", "torchvision", None, {}
+    assert net("model.name=resnet18") == net("model=resnet18") == net(_target_="os.system") == usual
+    assert net("experiment=deit_small")[0] != own["name"]
 
 
 @pytest.mark.parametrize(("length", "is_refused"), [(75, False), (76, True)])

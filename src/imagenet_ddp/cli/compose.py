@@ -21,6 +21,7 @@ from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import FREE_KEYS, leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for
@@ -28,8 +29,10 @@ from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.result_files import read_config
 
 OF_WEIGHTS = ("checkpoint", "model.weights", "teacher.weights")
+OF_NET = ("name", "library", "args", "blur_pool")  # keys of model that weights are made for
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
@@ -108,10 +111,25 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
         with contextlib.suppress(OSError):  # the checks report it
             if (typed := selected(config, key)) and (path := CheckpointStore.to_use(Path(typed))) != Path(typed):
                 OmegaConf.update(config, key, str(path))
+    with contextlib.suppress(OmegaConfBaseException, OSError, TypeError):  # the checks report them
+        if not {"model", *(f"model.{key}" for key in OF_NET)} & {option.key for option in options}:
+            config.model.update(_net_of_run(config.model))
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
         bare.pop("hydra", None)
     return Composed(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
+
+
+def _net_of_run(model: DictConfig) -> dict[str, Any]:
+    """Return the options of the net of the run whose weights are named, if no other net is chosen; else {}. A class of
+    its author's own is never taken, because that would run their code."""
+    usual = ModelConfig()
+    is_open = not model._target_ and all(model[key] == usual[key] for key in OF_NET)
+    run = CheckpointStore.run_dir_of(Path(model.weights)) if is_open and model.weights else None
+    stored = read_config(run).get("model") if run else None
+    if not isinstance(stored, Mapping) or stored.get("_target_"):
+        return {}
+    return {key: stored[key] for key in OF_NET if key in stored}
 
 
 def _over_stored(option: Option) -> Option:

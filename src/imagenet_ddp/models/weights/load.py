@@ -52,8 +52,8 @@ def load_weights_into(
         names = f"; it has {shorten_list(foreign, 3)}" if foreign else ""
         raise ConfigError(
             f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
-            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name, model.args and "
-            "data.image_size to the values with which these weights were trained."
+            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name (of timm: with "
+            "model=timm), model.args and data.image_size to the values with which these weights were trained."
         )
     theirs = _stored_rows(own, found, head, stored, classes)
     known = [row for row, other in enumerate(theirs) if other >= 0]
