@@ -35,6 +35,7 @@ LINES: dict[str, list[str]] = {
     "--lr=0.5": ["", "optim.lr=0.5"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.lr=VALUE"],
+    "data=imagefolder data.root=my pets seed=1": ["data.root", "data.root=my pets"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
     # ---- unknown keys
     "lr=0.1": ["lr", "optim.lr=0.1 without lr"],
@@ -161,6 +162,7 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
 @pytest.fixture(autouse=True)
 def _files(here: Path) -> None:
     (here / "pets" / "1.jpg").touch()
+    shutil.copytree(here / "pets", here / "my pets")
     os.mkfifo(here / "pipe")
     (here / "old" / "checkpoints").mkdir(parents=True)
     (here / "old" / "checkpoints" / "last.ckpt").touch()

@@ -109,7 +109,9 @@ class Files:
 def read(verb: str, words: Words, files: Files) -> Typed:
     """Read the words KEY=VALUE of a command line, and the values that its files give to sweep."""
     reader = OptionReader(verb, files)
-    of_others = {key_of(word) for mistake in words.mistakes for fix in mistake.fixes for word in fix.options}
+    of_others = {
+        key_of(each) for mistake in words.mistakes for fix in mistake.fixes for each in fix.options if "=" in each
+    }
     options, found = reader.read(words.typed, sweeps=words.flags.multirun, others=of_others)
     if not (words.flags.multirun or any(option.word.upper() == "HYDRA.MODE=MULTIRUN" for option in options)):
         return Typed(options, [options], [""], False, found)

@@ -9,6 +9,7 @@ parser.
 import argparse
 import itertools
 import re
+import shlex
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -220,7 +221,8 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
 
 
 def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (the words with those joined that have spaces around =, a mistake for each)."""
+    """Return (the words with those joined that have spaces around =, or in the path of an existing file, a mistake for
+    each)."""
     kept, found, rest = list[str](), list[Mistake](), list(words)
     while rest:
         word, *after = rest
@@ -231,6 +233,13 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
             typed = [word, sign, value]
         elif "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
             typed = [word, sign]
+        elif typed := _path_with_spaces(rest):
+            kept.append(" ".join(typed))
+            fix = Fix((kept[-1],), said=f"type {shlex.quote(kept[-1])}")
+            what = f"{kept[-1]} has a space, and must be in quotes"
+            found.append(Mistake(what, (key_of(word),), (fix,), typed=tuple(typed)))
+            del rest[: len(typed)]
+            continue
         else:
             kept.append(rest.pop(0))
             continue
@@ -239,6 +248,14 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
         what = f"{' '.join(typed)} must have no spaces around ="
         found.append(Mistake(what, (key_of(kept[-1]),), (setting(kept[-1]),), typed=tuple(typed)))
     return kept, found
+
+
+def _path_with_spaces(words: Sequence[str]) -> list[str]:
+    """Return the leading words PATH or KEY=PATH, WORD, ... that together name a file or folder; [] if there is none."""
+    value = words[0].rpartition("=")[2]
+    more = [*itertools.takewhile(lambda word: "=" not in word, words[1:])]
+    lengths = range(len(more), 0, -1)
+    return next(([*words[: 1 + count]] for count in lengths if exists(" ".join([value, *more[:count]]))), [])
 
 
 def _instead_of_nothing(name: str, key: Key | None) -> str:
