@@ -23,6 +23,25 @@ def test_a_rank_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     assert "local rank 1 did not end within 0.5 s of local rank 0, and was killed." in capsys.readouterr().err
 
 
+def two_steps(place: Place) -> None:
+    """Train as three ranks or more do on CPUs, in which torch's C++ code warns of it."""
+    from torch import distributed, nn, ones
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    net = nn.parallel.DistributedDataParallel(nn.Linear(3, 3), find_unused_parameters=True)
+    for _ in range(2):
+        net(ones(2, 3)).sum().backward()
+
+
+@pytest.mark.timeout(120)
+def test_warnings_of_torch_for_its_developers_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    spawn.Workers(two_steps, (), 1).run()
+    assert capfd.readouterr().err == ""
+
+
 def length_of(place: Place, content: bytes) -> int:
     if len(content) != 2**21:  # far more than a pipe holds
         raise AssertionError

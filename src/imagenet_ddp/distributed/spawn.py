@@ -240,6 +240,7 @@ def _run_worker(
         "GROUP_RANK": str(place.node_rank),
         "GROUP_WORLD_SIZE": str(place.num_nodes),
     }
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as for the ranks of several commands
     if place.address is not None:
         os.environ |= {"MASTER_ADDR": place.address.host or "", "MASTER_PORT": str(place.address.port)}
     with fed:

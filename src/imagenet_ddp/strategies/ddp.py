@@ -1,7 +1,6 @@
 """Create Lightning's DDPStrategy from the strategy.* keys, and pass the ranks of this process to Lightning."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -155,7 +154,6 @@ def make_strategy(
         # ranks, Gloo adds in an order that depends on the position in a bucket, so a resumed run would differ in the
         # last bit.
         strategy = replace(strategy, find_unused_parameters=True)
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return StoreDDPStrategy(store, strategy, devices)
 
 
