@@ -37,6 +37,7 @@ from imagenet_ddp.data.decoding.decode import decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.arrays import open_arrays
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats.base import KEY
@@ -49,7 +50,7 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import read_mapping
-from imagenet_ddp.system.table_files import as_text_cell, of_text_cell
+from imagenet_ddp.system.table_files import as_text_cell, of_text_cell, table_bytes
 from imagenet_ddp.use.exported_predictor import open_exported
 
 PAGE = (ROOT / ".github/SECURITY.md").read_text(encoding="utf-8")
@@ -404,12 +405,15 @@ def test_the_demo_refuses_a_heic_picture_that_declares_many_pixels(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["=HYPERLINK(1)", "+a", "-a", "@a", "'=a", "''=a", "a", "'a", "-1", "+1e5", "-.5", "", "1"]
+    "text",
+    ["=HYPERLINK(1)", "+a", "-a", "@a", "'=a", "''=a", "a", "'a", " a", "  ", "' a", "-1", "+1e5", "-.5", "", "1"],
 )
-def test_a_cell_is_text_to_a_spreadsheet_and_the_same_to_this_program(text: str):
+def test_a_cell_is_text_to_a_spreadsheet_and_the_same_to_this_program(text: str, tmp_path: Path):
     cell = as_text_cell(text)
     assert not re.match(r"[=+\-@]", cell) or re.fullmatch(r"[+-][\d.e]+", cell)
-    assert of_text_cell(cell) == text
+    (tmp_path / "t.csv").write_bytes(table_bytes(("a", "b"), [("x", text)]))
+    [read] = read_cells(tmp_path / "t.csv", {"b": "b"}).columns["b"]
+    assert of_text_cell(read) == text
     assert as_text_cell(-1.5) == -1.5
 
 

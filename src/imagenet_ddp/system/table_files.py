@@ -23,13 +23,14 @@ MOST_ROWS = 2**20 - 1  # of an Excel sheet, below its header
 WriteRow = Callable[[Sequence[Any]], object]
 
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # begins text that a spreadsheet takes for a formula, or that was quoted
+# begins text that a spreadsheet takes for a formula, that readers of tables cut off (a blank), or that was quoted
+_FORMULA = re.compile(r"'*[=+\-@\t\r ]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
 def as_text_cell(cell: Any) -> Any:
-    """Return a cell that a spreadsheet takes for text: a name such as =HYPERLINK(...) gets an apostrophe in front.
-    Numbers are not changed."""
+    """Return a cell that a spreadsheet takes for text: a name such as =HYPERLINK(...) gets an apostrophe in front, as
+    one that begins with a blank. Numbers are not changed."""
     is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if is_formula else cell
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import SMALL, Run
 
+from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.arrays import open_arrays
 from imagenet_ddp.errors import ConfigError
 
@@ -73,3 +74,13 @@ def test_other_content_is_refused(tmp_path: Path):
     for name in ("missing.npz", "pipe.npz"):
         with pytest.raises(ConfigError, match=rf"reading .*{name} failed"):
             open_arrays(str(tmp_path / name))
+
+
+def test_images_that_no_memory_holds_are_refused(tmp_path: Path):
+    with pytest.importorskip("h5py").File(tmp_path / "a.h5", "w") as file:  # 8 kB: chunks without numbers are left out
+        file.create_dataset("train_images", (4, 100_000, 300_000), "uint8", chunks=(1, 1000, 1000))
+        file["val_images"] = np.zeros((4, 0, 8), np.uint8)
+        file["train_labels"] = file["val_labels"] = np.arange(4) % 2
+    with pytest.raises(ConfigError) as caught:
+        open_arrays(str(tmp_path / "a.h5"))
+    assert [f"of 1 to {MAX_PIXELS:,} pixels, got uint8" in str(each) for each in caught.value.mistakes] == [True, True]

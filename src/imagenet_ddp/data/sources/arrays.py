@@ -1,6 +1,7 @@
 """Read the images of an HDF5 or NumPy file (data=arrays), such as those of MedMNIST."""
 
 import hashlib
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from imagenet_ddp.data.decoding.pixel_conversion import MAX_PIXELS
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
@@ -62,12 +64,13 @@ def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
         pixels = [arrays[name] for name in names[::2]]
         labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
         wrong = [
-            f"{file}: {name} must be uint8 (images, height, width, 1 or 3), got {array.dtype} {tuple(array.shape)}. "
-            "Hint: convert it with numpy."
+            f"{file}: {name} must be uint8 (images, height, width, 1 or 3), of 1 to {MAX_PIXELS:,} pixels, got "
+            f"{array.dtype} {tuple(array.shape)}. Hint: convert it with numpy."
             for name, array in zip(names[::2], pixels, strict=True)
             if array.dtype != np.uint8
             or len(array.shape) not in (3, 4)
             or tuple(array.shape[3:]) not in ((), (1,), (3,))
+            or not 0 < math.prod(array.shape[1:3]) <= MAX_PIXELS
         ]
         wrong += [
             f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} "
