@@ -436,8 +436,8 @@ def test_other_archives_are_refused_with_what_to_do(shards_of_datasets: Path, tm
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "must have .parquet or .tar files, but" in refused(empty)
-    (empty / "val.tar.gz").touch()
-    assert "Hint: unpack it first: `gunzip" in refused(empty)
+    (empty / "val;touch x.tar.gz").touch()
+    assert f"Hint: unpack it first: `gunzip '{empty}/val;touch x.tar.gz'`" in refused(empty)
     (empty / "train.tar").write_bytes(GOOD)
     assert "must have validation images" in refused(empty)
 

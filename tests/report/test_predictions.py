@@ -28,6 +28,13 @@ def test_reading(tmp_path: Path):
     assert found.index.tolist() == list(range(12))
 
 
+def test_any_name_of_a_folder_is_the_same_class_after_reading(tmp_path: Path):
+    classes, target = [" a", "a", "Stra\udcdfe", "=1", "'=1", "new\nline"], np.arange(6)
+    folder = write_evaluation(tmp_path / "e", random_probabilities(target, 6, strength=99), target, classes)
+    found = read(folder)
+    assert found.target.tolist() == found.prediction.tolist() == target.tolist()
+
+
 def test_the_folder_of_the_run_was_moved(tmp_path: Path):
     found = read(write_evaluation(tmp_path / "x", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"]))
     assert found.checkpoint == tmp_path / "x/best.ckpt"

@@ -15,7 +15,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.label_changes import Change, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
-from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
+from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "suggested", "decision")
 NEEDED = ("path", "decision")
@@ -142,5 +142,5 @@ def match(
 
 
 def _key(path: Path) -> str:
-    """Return a path as lists have it, in which bytes that are not valid text are backslash escapes."""
-    return os.path.normpath(path.absolute()).encode(errors="backslashreplace").decode()
+    """Return an absolute path as lists have it."""
+    return as_in_tables(os.path.normpath(path.absolute()))

@@ -1,5 +1,6 @@
 """Read images of an evaluation, for thumbnails and class activation maps. Imports torch."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ from imagenet_ddp.pages.thumbnails import data_uri, thumbnail
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.result_files import read_config
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import as_in_tables, first_line
 from imagenet_ddp.training.held_out import choose
 from imagenet_ddp.use.predictor import load_net, make_predictor
 
@@ -70,10 +71,14 @@ def _open(found: Predictions) -> Images:
         choose(source, config.data, read(found.checkpoint)[KEY], str(found.checkpoint))
     images = source.val
     for index, path in zip(found.index.tolist(), found.paths, strict=True):
-        if images is None or index >= len(images) or images.path(index) not in (path, f"{started_in}/{path}"):
+        if (
+            images is None
+            or index >= len(images)
+            or as_in_tables(images.path(index)) not in (path, f"{started_in}/{path}")
+        ):
             raise ConfigError(
                 f"the data must be that of the evaluation in {found.folder}, but image {index} is no longer {path}. "
-                f"Hint: run `rm -r {found.folder}`, then run report again to evaluate the run."
+                f"Hint: run `rm -r {shlex.quote(str(found.folder))}`, then run report again to evaluate the run."
             )
     assert images is not None
     return images

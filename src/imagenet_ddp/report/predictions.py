@@ -22,6 +22,7 @@ from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import describe_path, exists
 from imagenet_ddp.system.table_files import of_text_cell
+from imagenet_ddp.system.text import as_in_tables
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 TOP = 5  # maximum number of predicted classes per row
@@ -120,7 +121,7 @@ def _read(folder: Path) -> Predictions:
     num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
     if len(columns["path"]) != num_images:
         raise ValueError(f"{num_images:,} images were evaluated, but {len(columns['path']):,} have a row")
-    position = {name: number for number, name in enumerate(classes)}
+    position = {as_in_tables(name): number for number, name in enumerate(classes)}
     good = [number for number, error in enumerate(columns["error"]) if not error or error == NOT_FINITE]
 
     def numbers(name: str) -> np.ndarray:

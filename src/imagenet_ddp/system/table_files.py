@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.system.packages import missing_package
-from imagenet_ddp.system.text import printable
+from imagenet_ddp.system.text import as_in_tables, printable
 
 # By the first bytes, spreadsheets recognise UTF-8; without them, they show Ã© for é.
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
@@ -107,7 +107,7 @@ def xlsx_rows(path: Path) -> Generator[WriteRow]:
 
         def write(row: Sequence[Any]) -> None:
             nonlocal number
-            cells = [each.encode(errors="backslashreplace").decode() if isinstance(each, str) else each for each in row]
+            cells = [as_in_tables(each) if isinstance(each, str) else each for each in row]
             sheet.write_row(number, 0, cells)
             number += 1
 

@@ -85,6 +85,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def as_in_tables(name: str) -> str:
+    """Return a name as the tables have it that this program writes: bytes that are not UTF-8 are escaped."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def for_terminal(text: str) -> str:
     """Escape what `printable` escapes, except the ends of lines: names of files and classes must not control a
     terminal. Hide the secrets in addresses. Write command lines as this command was typed."""

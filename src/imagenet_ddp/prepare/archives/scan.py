@@ -6,6 +6,7 @@ Every mistake is found here, and all are reported together.
 import csv
 import os
 import re
+import shlex
 import tarfile
 import zlib
 from collections import Counter
@@ -89,10 +90,10 @@ def _files(folder: Path) -> list[Path]:
     found = sorted(path for path in every if path.suffix in SUFFIXES and path.is_file())
     if not found:
         names = sorted(path.name for path in every if path.name != DEVKIT)
-        packed = [name for name in names if name.endswith((".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst"))]
-        hint = f"unpack it first: `gunzip {packed[0]}`" if packed and packed[0].endswith(".gz") else (
-            "set archive_dir=FOLDER to the folder of the archives"
-        )  # fmt: skip
+        packed = min((path for path in every if path.suffix == ".gz"), default=None)
+        hint = "set archive_dir=FOLDER to the folder of the archives"
+        if packed is not None:
+            hint = f"unpack it first: `gunzip {shlex.quote(str(packed))}`"
         what = f"archive_dir must have .parquet or .tar files, but {folder} has {shorten_list(names) or 'no files'}"
         raise ConfigError(Mistake(what, ("archive_dir",), hint=hint))
     return found
