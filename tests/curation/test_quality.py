@@ -33,13 +33,14 @@ def scaled(factor: float, offset: float = 0) -> Image.Image:
             lambda: GOOD.resize((2560, 1920)).filter(ImageFilter.GaussianBlur(24)),
             {"blurry"},
         ),  # another size
-        (lambda: GOOD.resize((80, 60), Image.Resampling.NEAREST), {"small"}),
-        (lambda: scaled(0.3), {"dark"}),
-        (lambda: scaled(0.05, 245), {"bright", "flat"}),
-        (lambda: scaled(0.15, 110), {"flat"}),
-        (lambda: Image.new("RGB", (300, 300), (220, 190, 180)), {"flat", "uniform"}),
-        (lambda: GOOD.crop((0, 0, 640, 200)), {"long"}),
-        (lambda: GOOD.convert("L").convert("RGB"), {"grey"}),
+        (lambda: GOOD.resize((80, 60), Image.Resampling.NEAREST), {"too small"}),
+        (lambda: scaled(0.3), {"too dark"}),
+        (lambda: scaled(0.05, 245), {"too bright", "low in contrast"}),
+        (lambda: scaled(0.15, 110), {"low in contrast"}),
+        (lambda: GOOD.quantize(6).convert("RGB"), set()),  # a sharp picture of few colours
+        (lambda: Image.new("RGB", (300, 300), (220, 190, 180)), {"low in contrast", "nearly of one colour"}),
+        (lambda: GOOD.crop((0, 0, 640, 200)), {"long and narrow"}),
+        (lambda: GOOD.convert("L").convert("RGB"), {"without colours"}),
     ],
 )
 def test_issues(make: Callable[[], Image.Image], expected: set[str]):

@@ -1,6 +1,6 @@
 """Measure what makes a photograph hard to recognise: size, blur, darkness, contrast, shape.
 
-Each has one threshold, with its reason. Those of dark, bright, uniform and long images are cleanvision's (Cleanlab,
+Each has one threshold, with its reason. Those of brightness, information and shape are cleanvision's (Cleanlab,
 github.com/cleanlab/cleanvision). All measures but size and shape are those of a copy of about 256 pixels, because nets
 see about as many.
 """
@@ -18,13 +18,15 @@ EDGE_SHARE = 0.01  # of the pixels, those with the steepest change: a sharp subj
 MOST_EDGES = 200  # measured along each axis
 LEAST_RANGE = 24  # grey levels of an edge; smaller ones may be noise
 LEAST_EDGES = 20
+GREY = "without colours"  # an issue, but no fault
 MOST_COLOUR = 8  # levels between the channels of a grey image, which JPEG may tint
 
 
 class Quality(NamedTuple):
     """What was measured of one image. edge_width: pixels of the copy over which the steepest edges go from dark to
     bright, NaN if there are too few edges. brightest, darkest: grey levels, 0 to 1, below which 99 % and 5 % of the
-    pixels are. contrast: grey levels, 0 to 1, between 1 % and 99 %. information_bits: entropy of the grey levels."""
+    pixels are. contrast: grey levels, 0 to 1, between 1 % and 99 %. information_bits: entropy of the levels of all
+    channels together, as cleanvision has it: of a grey image, 1.58 bits more than that of its grey levels."""
 
     width: int
     height: int
@@ -43,7 +45,7 @@ ROW = np.dtype([("width", "i4"), ("height", "i4"), ("edge_width", "f4"), ("brigh
 
 class Issue(NamedTuple):
     """One kind of poor quality. badness: of an array of ROW, float (N,), above 1 beyond the threshold. reason: the
-    threshold in words."""
+    threshold in words. name: as said of an image, and of several."""
 
     name: str
     badness: Callable[[np.ndarray], np.ndarray]
@@ -59,25 +61,25 @@ ISSUES = (
         "blurry", lambda rows: rows["edge_width"] / 5,
         "its sharpest edges are more than 5 pixels wide when the image has 256: it shows no more than one of 50 pixels",
     ),
-    Issue("small", lambda rows: 64 / _short(rows), "its shorter side has fewer than 64 pixels; nets see about 224"),
+    Issue("too small", lambda rows: 64 / _short(rows), "its shorter side has fewer than 64 pixels; nets see about 224"),
     Issue(
-        "dark", lambda rows: 0.32 / np.maximum(rows["brightest"], 1e-3),
+        "too dark", lambda rows: 0.32 / np.maximum(rows["brightest"], 1e-3),
         "99 % of its pixels are darker than a third (32 %) of white",
     ),
-    Issue("bright", lambda rows: rows["darkest"] / 0.95, "95 % of its pixels are brighter than 95 % of white"),
+    Issue("too bright", lambda rows: rows["darkest"] / 0.95, "95 % of its pixels are brighter than 95 % of white"),
     Issue(
-        "flat", lambda rows: 0.2 / np.maximum(rows["contrast"], 1e-3),
+        "low in contrast", lambda rows: 0.2 / np.maximum(rows["contrast"], 1e-3),
         "its dark and its bright pixels are less than 20 % of the way from black to white apart",
     ),
     Issue(
-        "uniform", lambda rows: 3 / np.maximum(rows["information_bits"], 1e-3),
-        "its grey levels have less than 3 bits of information, as if there were 8 levels in place of 256",
+        "nearly of one colour", lambda rows: 3 / np.maximum(rows["information_bits"], 1e-3),
+        "its colours have less than 3 bits of information: of a grey image, as if it had 3 grey levels in place of 256",
     ),
     Issue(
-        "long", lambda rows: 0.35 * np.maximum(rows["width"], rows["height"]) / _short(rows),
+        "long and narrow", lambda rows: 0.35 * np.maximum(rows["width"], rows["height"]) / _short(rows),
         "one side is about three times as long as the other (1 to 0.35), so that a square crop misses most of it",
     ),
-    Issue("grey", lambda rows: 2.0 * rows["is_grey"], "it has no colours, while most of the others do"),
+    Issue(GREY, lambda rows: 2.0 * rows["is_grey"], "it has no colours, while most of the others do"),
 )  # fmt: skip
 
 
@@ -102,7 +104,7 @@ def measure(pixels: np.ndarray) -> Quality:
     one, five, most = (int(np.searchsorted(shares, share)) / 255 for share in (0.01, 0.05, 0.99))
     colours = np.asarray(image)[::4, ::4].astype(np.int16)
     return Quality(
-        width, height, _edge_width(np.asarray(grey)), most, five, most - one, float(grey.entropy()),
+        width, height, _edge_width(np.asarray(grey)), most, five, most - one, float(image.entropy()),
         bool((np.abs(colours[..., 1:] - colours[..., :1]) <= MOST_COLOUR).all()),
     )  # fmt: skip
 

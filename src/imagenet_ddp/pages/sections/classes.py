@@ -24,7 +24,8 @@ def classes(checked: Checked) -> Section:
         )
         findings.append(Finding(text, Urgency.LATER, "classes"))
     if not findings:
-        text = f"Each of the {count_noun(len(totals), 'class')} has {least:,} to {count_noun(most, 'image')}."
+        span = f"{least:,} to " if least < most else ""
+        text = f"Each of the {count_noun(len(totals), 'class')} has {span}{count_noun(most, 'image')}."
         findings.append(Finding(text, Urgency.GOOD, "classes"))
     context = {"splits": list(counts), "rows": rows, "most": max(most, 1), "few": FEW}
     return Section("classes", "Classes", context, findings, "Images of each class")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from imagenet_ddp.curation.quality import ISSUES, ROW, badness
+from imagenet_ddp.curation.quality import GREY, ISSUES, ROW, badness
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
@@ -37,9 +37,9 @@ def quality(checked: Checked) -> Section | None:
                 for split, index in places[:NUM_WORST]
             ]
             kinds.append({"name": issue.name, "number": number, "reason": issue.reason, "worst": worst})
-    counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != "grey"]
+    counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != GREY]
     faults = np.concatenate(
-        [np.sum([each[issue.name] for issue in ISSUES if issue.name != "grey"], axis=0) for each in poor.values()]
+        [np.sum([each[issue.name] for issue in ISSUES if issue.name != GREY], axis=0) for each in poor.values()]
     )
     finding = Finding("No image is blurry, dark, too small or of an odd shape.", Urgency.GOOD)
     if number := int((faults > 0).sum()):
@@ -56,7 +56,7 @@ def quality(checked: Checked) -> Section | None:
 def _table(checked: Checked, rows: Mapping[str, np.ndarray], poor: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
     cells = (
         (checked.images[split].path(index), checked.label(split, index), split,
-         " ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()))
+         ", ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()))
         for split, of_split in rows.items()
         for index, row in enumerate(of_split)
         if row["width"]
