@@ -37,6 +37,8 @@ const found = { excess: root.scrollWidth - root.clientWidth, lowest: first(), hi
 found.byName = sort(0); found.sorts = sorts();
 for (const more of document.querySelectorAll("#mistakes summary")) more.click();
 found.whole = shown();
+const box = table.closest(".tall");
+found.heights = [box.scrollHeight <= box.clientHeight, table.rows.length > 12];
 document.body.innerHTML = '<pre id="result"></pre>';
 document.getElementById("result").textContent = JSON.stringify(found);
 </script>"""
@@ -66,8 +68,11 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert seen["byName"].startswith("class 0 <b>of a long name"), "text, and numbers in it in their order"
     assert seen["sorts"] == ["ascending", "none", "none", "none"]
     num_wrong = int((~found.is_right).sum())
-    assert seen["short"] == 24 + min(24, num_wrong)
-    assert seen["whole"] == 60 + min(60, num_wrong)
+    num_doubtful = int((found.top_probability[:, 1] >= 0.5 * found.confidence).sum())
+    assert seen["short"] == min(24, num_doubtful) + min(24, num_wrong)
+    assert seen["whole"] == min(60, num_doubtful) + min(60, num_wrong)
+    assert f"Of {num_doubtful} images, predicted right or wrong, the second class is at least half as probable" in html
+    assert seen["heights"] == [True, True], "a table of some rows is shown whole"
 
 
 # The sheet of pictures arrives only when the script says so.

@@ -174,6 +174,28 @@ def test_the_matrix_is_in_alphabetical_order(tmp_path: Path, monkeypatch: pytest
     assert "sorted by the probability" not in html and "#maps" not in html, "of no mistakes"
 
 
+@pytest.mark.parametrize(
+    ("num_wolves", "worst", "pair"),
+    [(8, "wolf is recognised worst: 50 % of 8 images (22 to 78 %).", "wolf is most often taken for bee: 4 images."),
+     (4, "ant and 2 others are recognised worst: 50 % of 4 images each (15 to 85 %).",
+      "ant is most often taken for wolf: 2 images, as often as 2 other pairs.")],
+)  # fmt: skip
+def test_what_is_as_bad_as_the_worst_is_said(
+    num_wolves: int, worst: str, pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The worst class of the first sentences is that of the first row: of equal accuracies, that of most images."""
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    numbers = (4, num_wolves, 4, 4)
+    target = np.repeat(np.arange(4), numbers)
+    is_wrong = np.concatenate([np.arange(number) < number / 2 for number in numbers]) & (target < 3)
+    taken = np.where(is_wrong, np.array([1, 3, 1, 3])[target], target)
+    probabilities = np.where(np.eye(4)[taken] == 1, 0.7, 0.1)
+    folder = write_evaluation(tmp_path / "e", probabilities, target, ["eel", "wolf", "ant", "bee"])
+    html = build("e", None, read(folder), maps=False).files["report.html"].decode()
+    rows = re.findall(r"<tr><td>(\w+)</td><td class", html)
+    assert worst in html and pair in html and rows[0] == worst.partition(" ")[0] and rows[3] == "bee"
+
+
 def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = page_of(tmp_path, monkeypatch, Pictures(reason_maps="no such layer"), 80, CLASSES)
     html = page.files["report.html"].decode()

@@ -17,8 +17,8 @@ def sentences(
     is_held_out: bool,
     is_chosen: bool,
 ) -> list[tuple[str, str]]:
-    """Return what the page says first, as (sentence, section). is_chosen: whether the best epoch was chosen by these
-    images."""
+    """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. is_chosen: whether
+    the best epoch was chosen by these images."""
     num_right, total = int(found.is_right.sum()), len(found)
     said = [(
         f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
@@ -32,14 +32,22 @@ def sentences(
         words = _without(found, ~found.is_known)
         said.append((f"{number:,} {are} unknown, like none of the training images: {words}.", "classes"))
     rated = [row for row in table if row.accuracy is not None]
-    worst = min(rated, key=lambda row: row.accuracy or 0, default=None)
-    if worst is not None and len(rated) > 1 and worst.accuracy is not None and worst.accuracy < 1:
-        of_worst = interval_words(worst.accuracy * worst.num_images, worst.num_images)
-        share = f"{percent(worst.accuracy, 0)} of {count_noun(worst.num_images, 'image')} ({of_worst})"
-        said.append((f"{worst.label} is recognised worst: {share}.", "classes"))
+    if len(rated) > 1 and (worst := rated[0]).accuracy is not None and worst.accuracy < 1:
+        num = worst.num_images
+        num_same = sum((row.accuracy, row.num_images) == (worst.accuracy, num) for row in rated) - 1
+        others, each = (f" and {count_noun(num_same, 'other')} are", " each") if num_same else (" is", "")
+        share = f"{percent(worst.accuracy, 0)} of {count_noun(num, 'image')}{each}"
+        said.append(
+            (
+                f"{worst.label}{others} recognised worst: {share} ({interval_words(worst.accuracy * num, num)}).",
+                "classes",
+            )
+        )
     if pairs and pairs[0][2] > 1:  # of single mistakes, none is frequent
         true, taken, count, _ = pairs[0]
-        said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}.", "confusion"))
+        num_same = sum(pair[2] == count for pair in pairs) - 1
+        others = f", as often as {count_noun(num_same, 'other pair')}" if num_same else ""
+        said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}{others}.", "confusion"))
     if inaccurate:
         said.append((f"The net is {inaccurate}.", "labels"))
     elif number := len(wrong_labels.rows):

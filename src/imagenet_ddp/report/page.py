@@ -34,6 +34,7 @@ TEMPLATE = Path(__file__).with_name("page.html")
 NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
+DOUBTFUL = 0.5  # probability of the second class as a share of that of the first, from which an image is doubtful
 MIN_TOP1 = 0.6  # of a net whose disagreement with a label says something about the label
 USUAL_NET = {
     "model.library": "torchvision",
@@ -149,9 +150,10 @@ def _analyse(
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
     by_loss = np.argsort(np.where(found.is_right | (found.prediction < 0), -np.inf, found.loss))[::-1]
     worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
-    margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
-    num_classified = int((found.prediction >= 0).sum())  # margins that are NaN are sorted last
-    doubtful: list[int] = np.argsort(margin, kind="stable")[: min(NUM_THUMBNAILS, num_classified)].tolist()
+    second = found.top_probability[:, 1] if found.top.shape[1] > 1 else np.zeros(len(found))
+    doubts = np.where(found.prediction >= 0, second / np.maximum(found.confidence, 1e-12), 0)
+    by_doubt = np.argsort(-doubts, kind="stable")[: int((doubts >= DOUBTFUL).sum())]
+    doubtful: list[int] = by_doubt[:NUM_THUMBNAILS].tolist()
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
@@ -165,20 +167,22 @@ def _analyse(
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes)).tolist()
     pairs.sort(key=lambda pair: (-pair[2], place[pair[0]], place[pair[1]]))
     named_pairs = [
-        (found.labels[true], found.labels[taken], count, count / table[true].num_images)
-        for true, taken, count in pairs[:NUM_PAIRS]
+        (found.labels[true], found.labels[taken], count, count / table[true].num_images) for true, taken, count in pairs
     ]
+    # of equal accuracies, that of more images says more
+    table.sort(key=lambda row: (row.accuracy is None, row.accuracy, -row.num_images, alphabetical(row.label)))
     context = {
         "pictures": pictures,
         "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out, is_chosen),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
-        "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy, alphabetical(row.label))),
-        "pairs": named_pairs,
+        "classes": table,
+        "pairs": named_pairs[:NUM_PAIRS],
         "matrix": None if matrix is None else matrix[np.ix_(order, order)],
         "matrix_labels": [found.labels[number] for number in order],
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
+        "num_doubtful": len(by_doubt),
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
         "suspects": [item(row) for row in suspects],

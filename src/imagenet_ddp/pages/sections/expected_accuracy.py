@@ -28,7 +28,7 @@ def expected_accuracy(checked: Checked) -> Section | None:
         for label, number, good in zip(features.labels, counts, right, strict=True)
         if number
     ]
-    rows.sort(key=lambda row: (row[2], alphabetical(row[0])))
+    rows.sort(key=lambda row: (row[2], -row[1], alphabetical(row[0])))
     context = {
         "command": "", "words": words, "range": range_words, "share": percent(whole.share, 1), "rows": rows,
         "curve": curve.sentence, "net": features.net, "total": count_noun(len(is_right), "image"),
