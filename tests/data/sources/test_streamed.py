@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,39 @@ def test_a_cache_too_small(server: str, bucket: Any, tmp_path: Path, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, MIB))  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"has 1 MiB free. Hint: set data\.cache_gib=SIZE"):
         opened(keys(server, tmp_path))
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_sends_without_end_is_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither the index nor a shard takes more room than it may have."""
+    endless = ["packed.json"]
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            name = self.path.rpartition("/")[2]
+            try:
+                while name in endless:
+                    self.wfile.write(bytes(MIB))
+                self.wfile.write((folder / name).read_bytes())
+            except OSError:  # the client has gone
+                pass
+
+        def log_message(self, *args: Any) -> None: ...
+
+    monkeypatch.setattr(streaming, "TRIES", 1)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    data = keys("", tmp_path, f"http://127.0.0.1:{server.server_port}")
+    with pytest.raises(ConfigError, match=r"packed\.json cannot be read: ValueError: it has more than 67,108,864"):
+        opened(data)
+    endless[:] = ["train.names.npy"]
+    with pytest.raises(ConfigError, match=r"names\.npy cannot be read: ValueError: it has more than [\d,]+ bytes"):
+        opened(data)
+    endless[:] = ["val-00000.bin"]
+    images = opened(data, "val")
+    with pytest.raises(ShardError, match=r"val-00000\.bin cannot be read: ValueError: it has more than"):
+        images.read(0)
+    server.shutdown()
+    server.server_close()

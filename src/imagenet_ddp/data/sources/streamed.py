@@ -16,6 +16,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 import threading
 import time
 import weakref
@@ -41,7 +42,7 @@ from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.bounded_wait import lock_or_wait
-from imagenet_ddp.system.files import cache_dir, sha256
+from imagenet_ddp.system.files import MOST_BYTES, cache_dir, sha256
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import MIB, first_line, without_secrets
 
@@ -94,12 +95,11 @@ class ShardCache:
             self._make_room(self.max_bytes - file.num_bytes)
         part = self.folder / f"{file.file}.part"  # a fixed name, so that the part left by a kill is overwritten
 
-        def get(fs: Any, path: str) -> None:
-            fs.get_file(path, str(part))
+        def check() -> None:
             if sha256(part) != file.sha256:
                 raise ValueError(f"its SHA-256 is not that in {FILE}")
 
-        remote_call(f"{self.url}/{file.file}", self.options, get)
+        download(f"{self.url}/{file.file}", self.options, part, file.num_bytes, check)
         os.utime(part, (0, time.time()))  # needed now, but not yet read by any process
         part.replace(self.path(file))
 
@@ -117,14 +117,25 @@ class ShardCache:
                 taken -= size
 
 
-def remote_call(url: str, options: Mapping[str, Any], call: Callable[[Any, str], Any]) -> Any:
-    """Return call(file system, path) for a file of a store, after several tries if necessary. Raises ShardError."""
+def download(
+    url: str, options: Mapping[str, Any], target: Path, most_bytes: int, check: Callable[[], None] = lambda: None
+) -> None:
+    """Download a file of a store, after several tries if necessary. Raises ShardError, also for a file of more than
+    most_bytes, because a server may send without end. check: called after a download; raises ValueError."""
     import fsspec  # here, because each of its file systems imports a library of its own
+
+    class Limit(fsspec.Callback):
+        def relative_update(self, inc: int = 1) -> None:
+            super().relative_update(inc)
+            if self.value > most_bytes:
+                raise ValueError(f"it has more than {most_bytes:,} bytes")
 
     for number in range(TRIES):
         try:
             # fsspec caches file systems per process; they cannot be used after a fork
-            return call(*fsspec.core.url_to_fs(url, **options))
+            fs, path = fsspec.core.url_to_fs(url, **options)
+            fs.get_file(path, str(target), callback=Limit())
+            return check()
         except Exception as error:
             if number == TRIES - 1 or isinstance(error, _FINAL):
                 raise ShardError(
@@ -134,7 +145,6 @@ def remote_call(url: str, options: Mapping[str, Any], call: Callable[[Any, str],
                     "a store other than Amazon's."
                 ) from error
             time.sleep(FIRST_WAIT_S * 2**number)
-    raise AssertionError
 
 
 class StreamedImages(PackedImages):
@@ -240,7 +250,9 @@ def _open(data: StreamedData, verb: str) -> Source:
     """Fetch the index, but none of the shards."""
     url = str(data.root).rstrip("/")
     try:
-        raw = remote_call(f"{url}/{FILE}", data.args, lambda fs, path: fs.cat_file(path))
+        with tempfile.TemporaryDirectory() as folder:
+            download(f"{url}/{FILE}", data.args, Path(folder, FILE), MOST_BYTES)
+            raw = Path(folder, FILE).read_bytes()
         manifest = parse_manifest(raw, f"{url}/{FILE}")
         found = missing_features(manifest, url, data, verb)
         if verb == "train" and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
@@ -263,8 +275,8 @@ def _open(data: StreamedData, verb: str) -> Source:
 
 def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: StreamedData) -> ShardCache:
     """Make the cache of a remote packed folder. pack_id: hash of its content, so that it is never mixed with another
-    packed folder at the same address. Raises ConfigError if there is no room for the shards that are in use at the same
-    time or, without a limit, for all shards."""
+    packed folder at the same address. Raises ConfigError if there is no room for the index, for the shards that are in
+    use at the same time or, without a limit, for all shards."""
     folder = (Path(data.cache_dir) if data.cache_dir else cache_dir(os.environ) / "streamed") / pack_id
     max_bytes = None if data.cache_gib is None else int(data.cache_gib * GIB)
     try:
@@ -272,18 +284,16 @@ def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: StreamedD
     except OSError as error:
         what = f"data.cache_dir ({folder.parent}) must be writable, but is not: {error.strerror}"
         raise ConfigError(Mistake(what, ("data.cache_dir",), (setting("data.cache_dir=FOLDER"),))) from error
+    kept = [file for split in splits for file in (*split.arrays.values(), *(split.shards if max_bytes is None else ()))]
+    needed = sum(file.num_bytes for file in kept if not cache.is_there(file))
+    if needed > (free := shutil.disk_usage(folder).free):
+        what = f"{folder} must have room for {needed / MIB:,.0f} MiB, but its disk has {free / MIB:,.0f} MiB free"
+        ways = (
+            setting("data.cache_gib=SIZE", aim="to keep fewer shards"),
+            setting("data.cache_dir=FOLDER", aim="to use another disk"),
+        )
+        raise ConfigError(Mistake(what, ("data.cache_gib", "data.cache_dir"), ways))
     if max_bytes is None:
-        needed = sum(file.num_bytes for split in splits for file in split.shards if not cache.is_there(file))
-        if needed > (free := shutil.disk_usage(folder).free):
-            what = (
-                f"{folder} must have room for {needed / MIB:,.0f} MiB of shards, but its disk has "
-                f"{free / MIB:,.0f} MiB free"
-            )
-            ways = (
-                setting("data.cache_gib=SIZE", aim="to keep fewer shards"),
-                setting("data.cache_dir=FOLDER", aim="to use another disk"),
-            )
-            raise ConfigError(Mistake(what, ("data.cache_gib", "data.cache_dir"), ways))
         return cache
     for split in splits:
         window = (data.shuffle_window_shards or len(split.shards)) if split.shuffled else 1
