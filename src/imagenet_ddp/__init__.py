@@ -51,10 +51,12 @@ def _require_module() -> None:
         return
     from difflib import get_close_matches
 
+    from imagenet_ddp.system.console import print_message
+
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
     near = get_close_matches(name.lower(), names, 1)
     hint = f"did you mean {__name__}.{near[0]}?" if near else f"`python -m {__name__}` lists the commands."
-    print(f"there is no command {__name__}.{name}. Hint: {hint}", file=sys.stderr)
+    print_message(f"there is no command {__name__}.{name}. Hint: {hint}")
     sys.exit(2)
 
 

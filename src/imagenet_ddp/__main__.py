@@ -31,11 +31,11 @@ def main() -> None:
         otherwise = f"type the command first: train {command}" if is_option else "`--help` alone says what they do"
         hint = f"did you mean {near[0]}?" if near else otherwise
         mistake = Mistake(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}", hint=hint)
-        print(mistake, file=sys.stderr)
+        console.print_message(str(mistake))
         if near:
             from imagenet_ddp.cli.overrides import shell_line
 
-            print(f"\nCorrected command:\n{shell_line(near[0], sys.argv[2:])}", file=sys.stderr)
+            console.print_message(f"\nCorrected command:\n{shell_line(near[0], sys.argv[2:])}")
         sys.exit(2)
 
 

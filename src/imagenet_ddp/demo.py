@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.system.console import Printable
+from imagenet_ddp.system.console import Printable, print_message
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import class_list, count_noun
 from imagenet_ddp.system.text_table import escape_markdown
@@ -45,16 +45,15 @@ def main() -> None:
         predictor = open_predictor(config)
         page = make_page(gradio, predictor, predictor.title)
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
-        print(f"http://{config.host}:{config.port}  (press Ctrl-C to stop)", flush=True)
+        print_message(f"http://{config.host}:{config.port}  (press Ctrl-C to stop)", sys.stdout)
         auth = None
         if password := os.environ.get(PASSWORD):
             auth = ("user", password)
         elif config.host not in ("127.0.0.1", "localhost", "::1"):
-            print(
+            print_message(
                 f"host={config.host}: everybody who reaches this machine can open the page and upload pictures. Hint: "
                 f"put a password into the environment variable {PASSWORD}; the page then asks for it, and for the name "
-                "user.",
-                file=sys.stderr,
+                "user."
             )
         try:
             with contextlib.redirect_stderr(Printable(sys.stderr)):  # of tracebacks with names that a visitor sends

@@ -21,7 +21,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.console import Progress
+from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
@@ -51,11 +51,11 @@ def main() -> None:
         num_images, num_unreadable, num_unknown = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
     unknown = "" if num_unknown is None else f", {num_unknown} unknown"
-    print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable{unknown}", file=sys.stderr)
+    print_message(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable{unknown}")
     if _is_for_people(config):
-        print("Hint: set out=classes.csv for a table with the probabilities.", file=sys.stderr)
+        print_message("Hint: set out=classes.csv for a table with the probabilities.")
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
-        print(f"In {config.images}, {words}.", file=sys.stderr)
+        print_message(f"In {config.images}, {words}.")
 
 
 def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | None]:
@@ -142,11 +142,11 @@ def _write_chosen(candidates: "Candidates", count: int, output: Output) -> None:
         for row in (HEADER, *rows):
             output.write_row(row)
     if output.path is None:
-        print("Hint: set out=FILE.csv for a sheet with the pictures, too.", file=sys.stderr)
+        print_message("Hint: set out=FILE.csv for a sheet with the pictures, too.")
     else:
         sheet = output.path.with_name(f"{output.path.stem}_sheet.png")
         if candidates.write_sheet(sheet, chosen):
-            print(f"Pictures of the images to label next: {printable(str(sheet))}", file=sys.stderr)
+            print_message(f"Pictures of the images to label next: {printable(str(sheet))}")
 
 
 def _is_for_people(config: PredictConfig) -> bool:
@@ -170,7 +170,7 @@ def _lines(predictor: "Predictor", paths: list[str], *, has_several: bool) -> Wr
             return f"like none of the training images; the likeliest is {first}"
         return first if shares[0] >= SURE else f"not sure: {' or '.join([first, *others[:1]])}"
 
-    return lambda path, result: print(f"{printable(path):{width}}  {printable(words(result))}", flush=True)
+    return lambda path, result: print_message(f"{printable(path):{width}}  {printable(words(result))}", sys.stdout)
 
 
 def _writer(output: Output, predictor: "Predictor", top_k: int) -> Write:

@@ -67,8 +67,9 @@ def test_a_full_disk_behind_the_output_is_one_message(
     ],
 )
 def test_a_command_that_starts_another_learns_why_it_failed(
-    error: BaseException | None, said: str, monkeypatch: pytest.MonkeyPatch
+    error: BaseException | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And prints it, so that the other one does not."""
     def run(words: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         with monkeypatch.context() as patch:
             patch.setattr(os, "environ", env)
@@ -81,4 +82,4 @@ def test_a_command_that_starts_another_learns_why_it_failed(
         return subprocess.CompletedProcess(words, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert run_other("features", []) == said
+    assert (run_other("features", []), capsys.readouterr().err) == (said, "")

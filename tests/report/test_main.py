@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conftest import Run
 from helpers.fake_runs import make_run
+from helpers.terminal import screen
 from matplotlib.image import imread
 
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "pytorch_lightning"}
@@ -22,9 +23,7 @@ def sweep(folder: Path) -> Path:
 
 def test_a_sweep(run: Run, tmp_path: Path):
     sweep(tmp_path / "runs/s")
-    done = run("report", "runs/s", COLUMNS="80")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    lines = screen("-m", "imagenet_ddp.report", "runs/s", folder=tmp_path)
     assert lines[0] == "3 runs: 3 finished"
     assert [line.split()[:4] for line in lines[4:7]] == [
         ["1", "1", "80.00", "0.1"], ["2", "2", "75.00", "0.05"], ["3", "0", "71.00", "0.01"],

@@ -1,5 +1,6 @@
 """Sentences at 80 columns on a terminal, in one piece elsewhere."""
 
+import ast
 import io
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from helpers.terminal import screen
 
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system import console
@@ -56,6 +59,52 @@ def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
     assert [len(line) for line in stream.getvalue().splitlines()] == [80, 49, len("Continue with: ") + len(DEVICE)]
     written = (tmp_path / "rank0.log").read_text().splitlines()
     assert [line.endswith(DEVICE) for line in written] == [True, True]
+
+
+PRINTED = {  # how often a file prints by itself, and what
+    "__init__.py": 1,  # on Windows, where nothing else can be imported
+    "__main__.py": 2,  # help
+    "cli/command.py": 4,  # help and YAML
+    "report/__main__.py": 1,  # help
+    "runs/log.py": 2,  # the log of a run, by the same rules
+    "submit.py": 1,  # a command that the next program reads
+    "system/console.py": 4,
+    "tune/trials.py": 1,  # a file
+}
+
+
+def test_a_message_is_printed_by_one_function() -> None:
+    """Which breaks it between words, and never prints it into a line of progress."""
+    package, found = ROOT / "src" / "imagenet_ddp", dict[str, int]()
+    for path in package.rglob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        if number := sum(isinstance(each, ast.Name) and each.id == "print" for each in calls):
+            found[str(path.relative_to(package))] = number
+    assert found == PRINTED, "use print_message"
+
+
+SHOWS = """
+import sys
+from pathlib import Path
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system import console
+
+log, progress = Log(Path("logs"), 0), console.Progress("features", 300, "images")
+console.REDRAW_S = 0
+for say in (console.print_message, log.say):
+    for show in (lambda: progress.add(1), lambda: log.draw("1/5 [####----]")):
+        show()
+        say("Skipped " + "a.jpg " * 20)
+show()
+progress.add(1)
+progress.close()
+console.print_message("The end.")
+"""
+
+
+def test_a_message_replaces_a_line_of_progress(tmp_path: Path) -> None:
+    skipped = [f"Skipped {'a.jpg ' * 12}".rstrip(), f"  {'a.jpg ' * 8}".rstrip()]
+    assert screen("-c", SHOWS, folder=tmp_path) == [*4 * skipped, "The end."]
 
 
 LOGS = """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.runs import result_files
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.text import percent
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
@@ -53,9 +54,9 @@ def finish(folder: Path, mode: str, repeats: int, command: str, results: Results
     content |= result_files.provenance(command)
     del content["figures"]
     result_files.write_json(folder / "benchmark.json", content)
-    print(text(content))
+    print_message(text(content), sys.stdout)
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    print(f"Written to {folder}: {', '.join(names)}")
+    print_message(f"Written to {folder}: {', '.join(names)}", sys.stdout)
 
 
 def text(content: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from imagenet_ddp.config.schema.commands import BenchmarkConfig, CommonConfig
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.console import Progress
+from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -111,7 +111,7 @@ class Trainings:
             ).returncode
         said = log.read_text(encoding="utf-8", errors="replace").rstrip()
         if code == 2 and not self._number:  # mistakes that only the training finds, such as damaged weights
-            print(said.replace("imagenet_ddp.train:", "imagenet_ddp.benchmark:"), file=sys.stderr, flush=True)
+            print_message(said.replace("imagenet_ddp.train:", "imagenet_ddp.benchmark:"))
             sys.exit(2)
         if code or not out.is_file():
             last = "\n".join(said.splitlines()[-12:])

@@ -34,7 +34,7 @@ from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.say_once import say_once
-from imagenet_ddp.system.text import count_noun, for_terminal
+from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
 MOST_ROUNDS = 3  # of corrections, each of which takes a second
@@ -56,11 +56,10 @@ def exit_codes(verb: str) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        leave_reason(str(error))
-        console.print_message(str(error))
+        if not leave_reason(str(error)):
+            console.print_message(str(error))
         sys.exit(1)
     except ConfigError as error:
-        leave_reason(str(error))
         refuse(error, verb)
     except WorkersFailedError as error:
         leave_reason(error.reason)
@@ -173,16 +172,19 @@ def _check(verb: str, argv: list[str]) -> None:
 
 
 def show(error: ConfigError, verb: str) -> None:
-    """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set."""
+    """Print the mistakes, unless the command that has started this one does, with the traceback if HYDRA_FULL_ERROR=1
+    is set."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
+    if leave_reason(str(error)):
+        return
     lines = [f"imagenet_ddp.{verb}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
     for number, mistake in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     if argv := _corrected(verb, sys.argv[1:], error.mistakes):
         lines += ["", "Corrected command:", overrides.shell_line(verb, argv)]
-    say_once(for_terminal("\n".join(lines)), lambda text: print(text, file=sys.stderr, flush=True))
+    say_once("\n".join(lines))
 
 
 @contextlib.contextmanager

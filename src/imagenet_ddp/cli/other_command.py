@@ -15,7 +15,8 @@ REASON = "IMAGENET_DDP_REASON"  # environment variable: the file to which the ot
 
 
 def run_other(verb: str, argv: Sequence[str], **options: Any) -> str:
-    """Run a command, which prints what it always does. Return why it failed, or "". options: of subprocess.run."""
+    """Run a command, which prints what it always does, except why it failed. Return that, or "". options: of
+    subprocess.run."""
     sys.stdout.flush()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reason.txt"
@@ -26,7 +27,10 @@ def run_other(verb: str, argv: Sequence[str], **options: Any) -> str:
         return read_small(file) if file.exists() else f"{verb} ended with exit code {code}; its message is above."
 
 
-def leave_reason(text: str) -> None:
-    """Write why this command fails for the command that has started it by run_other, if one has."""
-    if text and (file := os.environ.get(REASON)):
-        Path(file).write_text(without_secrets(" ".join(text.split())), encoding="utf-8", errors="backslashreplace")
+def leave_reason(text: str) -> bool:
+    """Write why this command fails for the command that has started it by run_other, which prints it. Return whether
+    one has."""
+    if not (text and (file := os.environ.get(REASON))):
+        return False
+    Path(file).write_text(without_secrets(" ".join(text.split())), encoding="utf-8", errors="backslashreplace")
+    return True

@@ -4,8 +4,8 @@ The candidates are the images whose features are nearest. No cosine separates co
 their pixels are compared (pixel_match.py).
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from imagenet_ddp.curation.pixel_match import LEAST_AGREEMENT, SIDE, compare
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.groups import first_of_each
-from imagenet_ddp.data.sources.image_files import SAY_EVERY_S
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
-from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.table_files import of_text_cell
 
 NUM_CANDIDATES = 3  # nearest images whose pixels are compared with those of each image
@@ -159,7 +158,7 @@ def find_near_copies(
 ) -> NearCopies:
     """Return the near-copies among the images; one that cannot be read again has none. images: train and val, from
     which the features are. exact: pairs of positions (P, 2) of images with the same bytes; groups of nothing else are
-    left out. Says every SAY_EVERY_S seconds how far it is."""
+    left out. Shows the progress."""
     first, second, cosines = candidates(features.vectors)
     opened = np.unique(np.concatenate([first, second]))
     thumbnails = np.zeros((len(opened), SIDE, SIDE), np.uint8)
@@ -169,33 +168,26 @@ def find_near_copies(
         split, index = features.place(at)
         return read_thumbnail(images[split], index)
 
-    last_s = time.monotonic()
-    for number, pixels in enumerate(map_concurrently(read, opened.tolist())):
-        if pixels is not None:
-            thumbnails[number], is_read[number] = pixels, True
-        last_s = _say(last_s, f"Looking for near-copies: {number + 1:,} of {len(opened):,} images read.")
+    with closing(Progress("near-copies", len(opened), "images")) as progress:
+        for number, pixels in enumerate(map_concurrently(read, opened.tolist())):
+            if pixels is not None:
+                thumbnails[number], is_read[number] = pixels, True
+            progress.add(1)
     both = np.flatnonzero(is_read[np.searchsorted(opened, first)] & is_read[np.searchsorted(opened, second)])
     first, second, cosines = first[both], second[both], cosines[both]
     a, b = np.searchsorted(opened, first), np.searchsorted(opened, second)
     agreement, is_mirrored = np.zeros(len(a), np.float32), np.zeros(len(a), bool)
-    for begin in range(0, len(a), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        agreement[part], is_mirrored[part] = compare(thumbnails, a[part], b[part])
-        last_s = _say(last_s, f"Looking for near-copies: {begin:,} of {len(a):,} pairs compared.")
+    with closing(Progress("near-copies", len(a), "pairs")) as progress:
+        for begin in range(0, len(a), _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            agreement[part], is_mirrored[part] = compare(thumbnails, a[part], b[part])
+            progress.add(len(a[part]))
     columns = first, second, cosines, agreement, is_mirrored
     rows = zip(*(column.tolist() for column in columns), strict=True)
     pairs = [Pair(*row) for row in rows if row[3] >= LEAST_AGREEMENT]
     same = first_of_each(len(features), np.zeros((0, 2), np.int64) if exact is None else exact)
     groups = [group for group in _groups(pairs, features) if len(np.unique(same[group.members])) > 1]
     return NearCopies(groups, len(both), int((~is_read).sum()))
-
-
-def _say(last_s: float, message: str) -> float:
-    """Print the message if the last one was SAY_EVERY_S seconds ago. Return the time of the last one."""
-    if (now := time.monotonic()) - last_s < SAY_EVERY_S:
-        return last_s
-    print_message(message)
-    return now
 
 
 def candidates(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -191,7 +191,7 @@ def _recorded_signals() -> Generator[list[int]]:
 
 
 def _nothing_to_save(number: int) -> WorkersFailedError:
-    print(f"Stopped by {signal.Signals(number).name}, with nothing to save yet.", file=sys.stderr)
+    print_message(f"Stopped by {signal.Signals(number).name}, with nothing to save yet.")
     return WorkersFailedError(128 + number)
 
 
@@ -213,7 +213,7 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
     elif code < 0:
         # a process that is ended by a signal cannot print the reason itself
         reason = f"rank {first_rank + local_rank} was ended by signal {-code} ({signal.Signals(-code).name})"
-        print(reason, file=sys.stderr)
+        print_message(reason)
     return WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
 
 

@@ -41,7 +41,7 @@ def main() -> None:
             for one in checks if reports else []:
                 console.print_message(_line(one), sys.stdout)
         if reports:
-            print(_summary(results, machine))
+            console.print_message(_summary(results, machine), sys.stdout)
             sys.exit(0 if all(one.ok for one in results) else 1)
 
 

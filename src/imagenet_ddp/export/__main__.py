@@ -5,12 +5,13 @@ Exit codes: 0 success; 1 the file differs too much from the checkpoint, or canno
 """
 
 import os
+import sys
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import for_terminal
 
 
 def main() -> None:
@@ -22,9 +23,9 @@ def main() -> None:
             from imagenet_ddp.export.write_and_compare import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
         for line in export(config, is_data_typed):
-            print(for_terminal(line), flush=True)
+            print_message(line, sys.stdout)
         for line in push(config, request.argv) if config.push else ():
-            print(for_terminal(line), flush=True)
+            print_message(line, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping, short_path
 from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
 
@@ -122,7 +123,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
         raise ConfigError(Mistake(what, ("sweep.job",), hint="start one command per job"))
     if chosen == "list":
         for number, names in enumerate(request.names):
-            print(number, names or "no options")
+            print_message(f"{number} {names or 'no options'}", sys.stdout, whole=True)
         sys.exit(0)
     task = slurm.array_task(environ)
     if chosen == "all" or (chosen == "auto" and task is None):
@@ -132,7 +133,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
         allowed, hint = f"one of the {count_noun(count, 'job')} of this sweep", f"#SBATCH --array=0-{count - 1}"
         raise ConfigError(must_be(source, allowed, text, setting(f"sweep.job={count - 1}"), hint=hint))
     if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
-        print(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", flush=True)
+        print_message(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", sys.stdout)
     return int(text)
 
 
@@ -182,12 +183,11 @@ def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, s
         if number not in tasks and folder.finished_epochs(sweep_dir / str(number)) is None
     ]
     if left_out:
-        print(
+        print_message(
             f"The job array has no task for {count_noun(len(left_out), 'job')} of this sweep, which it does not train: "
             f"{shorten_list(left_out)}. Hint: for all {count_noun(len(names), 'job')}, use "
-            f"#SBATCH --array=0-{len(names) - 1}.",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            f"#SBATCH --array=0-{len(names) - 1}."
+        )
 
 
 def store(request: parse.Request, sweep_dir: Path) -> None:
@@ -233,7 +233,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         raise ConfigError(Mistake(what, ("hydra.sweep.dir",), ways))
     store(request, sweep_dir)
     if not own_launcher:
-        print(f"Sweep folder: {short_path(sweep_dir)} (logs of the launcher in .submitit/)", flush=True)
+        print_message(f"Sweep folder: {short_path(sweep_dir)} (logs of the launcher in .submitit/)", sys.stdout)
         exit_on_signal(
             "The jobs continue without this command. Hint: list them with squeue --me, and end them with scancel."
         )
@@ -249,7 +249,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         number = HydraConfig.get().job.num
         if signals.received:
             sys.exit(128 + signals.received)
-        print(f"Job {number}: {names[number] or 'no options'}", flush=True)
+        print_message(f"Job {number}: {names[number] or 'no options'}", sys.stdout)
         try:
             job = parse.command_line("train", words[number], os.environ)
             return run_job(replace(job, again=again), in_sweep=True)
@@ -271,15 +271,16 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     result = command.with_hydra(request, task, more)
     failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
     if failed := sorted({*failed, *codes}):
-        print(f"{len(failed)} of {count_noun(len(names), 'job')} failed:", file=sys.stderr)
+        print_message(f"{len(failed)} of {count_noun(len(names), 'job')} failed:")
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
-            print(f"  job {number} ({names[number]}) in {short_path(sweep_dir) / str(number)}{code}", file=sys.stderr)
+            print_message(f"  job {number} ({names[number]}) in {short_path(sweep_dir) / str(number)}{code}")
         again = ["-m", f"sweep.resume={short_path(sweep_dir)}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
-        print(f"Resume with: {overrides.shell_line('train', again)}", file=sys.stderr)
+        print_message(f"Resume with: {overrides.shell_line('train', again)}", whole=True)
         sys.exit(1)
-    print(f"Sweep folder: {short_path(sweep_dir)}")
-    print(f"Compare the runs with: {overrides.shell_line('report', [str(short_path(sweep_dir))])}")
+    print_message(f"Sweep folder: {short_path(sweep_dir)}", sys.stdout)
+    line = overrides.shell_line("report", [str(short_path(sweep_dir))])
+    print_message(f"Compare the runs with: {line}", sys.stdout, whole=True)
     return result
 
 

@@ -3,6 +3,7 @@ torchvision, which verifies their MD5. A split has its final name once it is com
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from torchvision.datasets import imagenet as torchvision_imagenet
@@ -40,7 +41,7 @@ def run(plan: Plan) -> int:
             for split in todo:
                 _extract(archive_dir, split, out)
     for why in left_out:
-        print(why)
+        print_message(why, sys.stdout)
     _print_summary(out)
     return 0
 
@@ -114,6 +115,7 @@ def _num_images(folder: Path) -> int:
 def _print_summary(out: Path) -> None:
     for split, (num_images, _) in NUM_IMAGES.items():
         if (out / split).is_dir():
-            print(f"{split}: {count_noun(num_images, 'image')}: {out / split}")
+            print_message(f"{split}: {count_noun(num_images, 'image')}: {out / split}", sys.stdout)
     share = [] if (out / "val").is_dir() else ["data.val_fraction=0.02"]
-    print(f"  {overrides.shell_line('train', ['data=imagenet', quoted(f'data.root={out}'), *share])}")
+    line = overrides.shell_line("train", ["data=imagenet", quoted(f"data.root={out}"), *share])
+    print_message(f"  {line}", sys.stdout, whole=True)

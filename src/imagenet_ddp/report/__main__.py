@@ -7,8 +7,7 @@ Exit codes: 0 success, 1 the files could not be written or the run could not be 
 import io
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from imagenet_ddp.report import comparison, leaderboard
 from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, beside, describe_path, exists, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
 from imagenet_ddp.system.text import count_noun, printable
@@ -64,7 +64,7 @@ def main() -> None:
         if page is None:
             _write(options.out, _several(options.folders, options.delimiter))
         else:
-            print(*(printable(line) for line in page.summary), sep="\n", flush=True)
+            _say(page.summary)
             _write(options.out, page.files)
             if page.is_incomplete:
                 sys.exit(1)
@@ -133,8 +133,8 @@ def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
             files |= pages
         except ConfigError as error:
             lines = [str(error)]
-        print()
-    print(*(printable(line) for line in lines), sep="\n", flush=True)
+        _say([""])
+    _say(lines)
     return files
 
 
@@ -151,7 +151,7 @@ def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
     runs = leaderboard.sort_runs([*{run.folder: run for own in found.values() for run in own}.values()])
     differences = leaderboard.find_differences(runs)
     table = leaderboard.leaderboard(runs, differences)
-    print(*_text(table), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
+    _print_table(table)  # before the figure is drawn, which takes a second or two
     title = printable(f"{count_noun(len(runs), 'run')} in {', '.join(folder.resolve().name for folder in folders)}")
     with plots.colors("light"):
         figure = leaderboard.draw_curves(runs, differences, title)
@@ -162,13 +162,17 @@ def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
     }
 
 
-def _text(table: Table) -> Iterator[str]:
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_message(printable(line), sys.stdout)
+
+
+def _print_table(table: Table) -> None:
     width = shutil.get_terminal_size((UNLIMITED, 24)).columns  # a file is no narrow terminal
     rows, left_out = as_text(table, width)
-    yield from [table.title, "", *rows, ""]
+    print_message("\n".join([table.title, "", *rows, ""]), sys.stdout)
     note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
-    for text in [*note, *table.notes]:
-        yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
+    _say([*note, *table.notes])
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -180,13 +184,13 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
         for name in written:
             atomic_write(folder / name, contents[name])
     except OSError as error:
-        print(f"{folder} could not be written: {error.strerror}. Hint: set out=FOLDER.", file=sys.stderr)
+        print_message(f"{folder} could not be written: {error.strerror}. Hint: set out=FOLDER.")
         sys.exit(1)
-    print()
+    _say([""])
     if foreign:
-        print(f"Not replaced, because this command did not write them: {', '.join(foreign)}. Hint: set out=FOLDER.")
+        _say([f"Not replaced, because this command did not write them: {', '.join(foreign)}. Hint: set out=FOLDER."])
     if written:
-        print(f"Written to {printable(str(folder))}: {', '.join(written)}")
+        _say([f"Written to {folder}: {', '.join(written)}"])
 
 
 def _is_foreign(path: Path) -> bool:

@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import describe_path, exists
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import as_in_tables
@@ -160,7 +160,7 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     reason = ""
     if not _is_current(draft / "evaluation.json", checkpoint):  # else a user typed the line that a refusal printed
         shutil.rmtree(draft, ignore_errors=True)
-        print(f"Evaluating {checkpoint}", file=sys.stderr)
+        print_message(f"Evaluating {checkpoint}")
         argv = _options(checkpoint, draft)
         reason = run_other("evaluate", argv, stdout=subprocess.DEVNULL)  # its output would name the draft
     if reason:

@@ -57,7 +57,7 @@ class Log:
         if self._stream is not None:
             stream = self._stream
             try:
-                self._erase()
+                console.erase_drawn()
                 if self.has_other_bar:  # on a terminal, the bar is erased, and redrawn below the line
                     stream = sys.stdout if self._is_stdout else stream  # rich replaces sys.stdout during a live view
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
@@ -99,11 +99,12 @@ class Log:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self._stream)
-            live = self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False,
+            screen = Console(file=self._stream)
+            live = self._live = Live(console=screen, auto_refresh=False, transient=True, redirect_stdout=False,
                                      redirect_stderr=False)  # fmt: skip
             live.start()
-            console.show_cursor(True)  # rich hides the cursor, and a killed process would leave it hidden
+            screen.show_cursor(True)  # rich hides the cursor, and a killed process would leave it hidden
+        console.drawn(self._erase)
         from rich.text import Text  # in a plain string, rich would interpret [words in brackets] as markup
 
         live.update(Text(view) if isinstance(view, str) else view, refresh=True)

@@ -6,12 +6,11 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from imagenet_ddp.errors import SignalExit
-from imagenet_ddp.system.console import discard_closed_terminal
+from imagenet_ddp.system.console import discard_closed_terminal, print_message
 from imagenet_ddp.system.stop_signals import RESTART_SIGNALS, STOP_SIGNALS
 
 # SLURM signals every process of a step, and parents forward signals to their children, so one request arrives twice.
@@ -133,7 +132,7 @@ def exit_on_signal(message: str = "") -> None:
         if number == signal.SIGHUP:
             discard_closed_terminal()
         if message:
-            print(message, file=sys.stderr, flush=True)
+            print_message(message)
         atexit.register(end_next)  # the last one registered is the first to run
         raise SignalExit(number)
 

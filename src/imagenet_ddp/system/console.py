@@ -1,5 +1,5 @@
 """Print messages: wrapped between words on a terminal, one line each in a file or pipe, for grep. Show the progress of
-a long task, and go on or end quietly when nobody reads the output."""
+a long task in a line that the next message replaces. Go on or end quietly when nobody reads the output."""
 
 import errno
 import io
@@ -57,10 +57,30 @@ def fit_to_terminal(text: str, stream: IO[str]) -> str:
     return "\n".join(wrap_text(text, max(width, 40)))
 
 
-def print_message(text: str, stream: IO[str] | None = None) -> None:
-    """Print a message and flush it. stream: None means standard error."""
+def print_message(text: str, stream: IO[str] | None = None, *, whole: bool = False) -> None:
+    """Print a message and flush it. stream: None means standard error. whole: do not wrap it on a terminal, because it
+    is a row of a table, or a command that people copy."""
     out: IO[str] = sys.stderr if stream is None else stream
-    print(fit_to_terminal(for_terminal(text), out), file=out, flush=True)
+    text = for_terminal(text)
+    erase_drawn()
+    print(text if whole else fit_to_terminal(text, out), file=out, flush=True)
+
+
+_drawn: list[Callable[[], None]] = []  # erases the line of progress that stands on the terminal, if one does
+
+
+def drawn(erase: Callable[[], None]) -> None:
+    """Remember that a line of progress stands on the terminal, to be erased before anything else is printed."""
+    if erase not in _drawn:
+        erase_drawn()
+        _drawn.append(erase)
+
+
+def erase_drawn() -> None:
+    """Erase the line of progress that stands on the terminal, if one does, so that no message runs into it."""
+    lines, _drawn[:] = [*_drawn], []
+    for erase in lines:
+        erase()
 
 
 class Printable(io.TextIOBase):
@@ -152,6 +172,7 @@ class Progress:
         self._next_s = now + (REDRAW_S if self._is_terminal else LINE_S)
         if self._is_terminal:  # the line is replaced by the next one
             text = self.line()[: shutil.get_terminal_size().columns - 1]
+            drawn(self._erase)
             print(f"\r{text}\x1b[K", end="", file=self._stream, flush=True)
         else:
             print(self.line(), file=self._stream, flush=True)
@@ -173,8 +194,10 @@ class Progress:
 
     def close(self) -> None:
         """Remove the line from a terminal."""
-        if self._is_terminal:
-            print("\r\x1b[K", end="", file=self._stream, flush=True)
+        erase_drawn()
+
+    def _erase(self) -> None:
+        print("\r\x1b[K", end="", file=self._stream, flush=True)
 
     @property
     def _fraction(self) -> float:

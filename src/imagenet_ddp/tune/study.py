@@ -36,8 +36,8 @@ WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialStat
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
 
 
-def say(text: str) -> None:
-    console.print_message(text, sys.stdout)
+def say(text: str, *, whole: bool = False) -> None:
+    console.print_message(text, sys.stdout, whole=whole)
 
 
 class Study:
@@ -189,7 +189,7 @@ class Study:
                 f"trial {trial.number} failed, exit code {code}: {reason.rstrip('.')}. See {os.path.relpath(trial.log)}"
             )
             if code == 2 and is_first:  # train refuses the options of the study
-                print(*trial.output(), sep="\n", file=sys.stderr)
+                console.print_message("\n".join(trial.output()))
                 for other in self.running:
                     other.stop()
                 sys.exit(2)
@@ -207,9 +207,9 @@ class Study:
         atomic_write(
             self.plan.folder / "best.yaml", f"# The finished trial with the highest val {figure.title}.\n{text}"
         )
-        print(f"Leaderboard: {shell_line('report', [os.path.relpath(self.plan.folder)])}")
+        say(f"Leaderboard: {shell_line('report', [os.path.relpath(self.plan.folder)])}", whole=True)
         say(f"Best: trial {number}, val {figure.title} {figure.text(score)}. Train with its options:")
-        print(f"  {line}", flush=True)
+        say(f"  {line}", whole=True)
         return 0
 
     def _stop(self, number: int | None) -> int:
@@ -226,7 +226,7 @@ class Study:
         say(self.counts())
         if number is None:
             say(f"{count_noun(self.num_failed, 'trial')} in a row failed, so the study stops (tune.max_failures).")
-        print(f"Resume with: {shell_line('tune', [*self.plan.argv, f'hydra.run.dir={self.plan.folder}'])}", flush=True)
+        say(f"Resume with: {shell_line('tune', [*self.plan.argv, f'hydra.run.dir={self.plan.folder}'])}", whole=True)
         return 128 + number if number else 1
 
 

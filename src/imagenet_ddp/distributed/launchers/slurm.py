@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 # The port is 29500 plus the last three digits of the job ID, plus 100 for each previous step, so that jobs and steps on
@@ -167,10 +168,10 @@ def requeue_and_print(environ: Mapping[str, str]) -> bool:
     """Requeue this SLURM job, print the outcome, and return whether SLURM accepted the request."""
     # for a task of a job array, SLURM_JOB_ID alone may refer to the whole array
     job = array_name(environ) or environ["SLURM_JOB_ID"]
-    print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
+    print_message(f"Asking SLURM to requeue job {job} (scontrol requeue).", sys.stdout)
     if why := requeue(job):
         hint = "Hint: run the same command with resume=RUN_FOLDER to continue the run."
-        print(f"SLURM does not requeue job {job}: {why}. {hint}", file=sys.stderr, flush=True)
+        print_message(f"SLURM does not requeue job {job}: {why}. {hint}")
     return why is None
 
 
