@@ -55,6 +55,7 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
             " 'pillow-heif>=1.8'` to read HEIC files, or convert them to JPEG (such as by `"
             "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +`), then sort",
         ),
+        (("train/a/1.jpg", "train/a/2.heic", "train/b/1.txt", "val/a/1.jpg"), {}, "1 of 2 contains none: b."),
         (
             ("train/a/1.jpg", "train/b/1.heic", "val/a/1.jpg"),
             {},

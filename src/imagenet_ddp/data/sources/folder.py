@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -135,7 +136,9 @@ class ImageFolder(SourceType[FolderData]):
         classes = sorted(set(map(one_form, inside.names)))
         images = list_images(folder, classes, Reading.of(data), inside, whole=whole)
         listed = Listed(inside.names, classes, images)
-        empty, heic = sorted(set(classes) - set(listed.filled)), Heic.of(images.left_out)
+        empty = sorted(set(classes) - set(listed.filled))
+        of_empty = (list_folder(folder / name)[1] for name in inside.names if one_form(name) in empty)
+        heic = Heic.of(sum(of_empty, Counter[str]()))
         if is_train and empty:
             what = (
                 f"every class folder in {where} must contain images, but {len(empty)} of "
