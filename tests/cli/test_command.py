@@ -70,6 +70,7 @@ def test_a_command_that_starts_another_learns_why_it_failed(
     error: BaseException | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And prints it, so that the other one does not."""
+
     def run(words: list[str], *, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         with monkeypatch.context() as patch:
             patch.setattr(os, "environ", env)
