@@ -2,8 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch import callbacks
 
-from imagenet_ddp.runs.check_run import validate
+from imagenet_ddp.runs.check_run import REPLACED, validate
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
@@ -18,6 +19,10 @@ def saving(**arguments: Any) -> dict[str, Any]:
 
 def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, Any]:
     return {"m": {"_target_": f"lightning.pytorch.callbacks.{name}", "monitor": monitor}}
+
+
+def test_the_replaced_callbacks_are_lightnings():
+    assert all(hasattr(callbacks, name) for name in REPLACED)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +56,13 @@ def test_well(typed: dict[str, Any]):
         (
             {"callbacks": {**saving(monitor="val/mine", mode="auto"), "own": {"_target_": "mypkg.Mine"}}},
             "callbacks.c.mode must be max or min with monitor=val/mine, got auto. Hint: set callbacks.c.mode=max",
+        ),
+        *(
+            (
+                {"callbacks": {"m": {"_target_": f"lightning.pytorch.callbacks.{name}"}}},
+                f"callbacks.m must not be {name}, in whose place there is an option. Hint: set {option} and",
+            )
+            for name, option in REPLACED.items()
         ),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS and leave logger.a out."),

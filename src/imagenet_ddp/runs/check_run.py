@@ -24,10 +24,13 @@ ARGUMENTS = {
     "every_n_steps": (NULL | integer(1), "null"),
     "mode": (choice("auto", "max", "min"), "max"),
 }
-# Lightning's callbacks that change the learning rate or the number of steps -> what to set in their place.
+# Lightning's callbacks that change what options set, or search for it in a module -> the option.
 REPLACED = {
     "StochasticWeightAveraging": "averaging=swa",
     "GradientAccumulationScheduler": "trainer.accumulate_grad_batches=N",
+    "LearningRateFinder": "optim.lr=RATE",
+    "BatchSizeFinder": "trainer.batch_finder=true",
+    "BackboneFinetuning": "model.freeze=backbone",
 }
 
 
@@ -95,7 +98,7 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, setting(f"{path}={example}"))
         if name in REPLACED:
-            what = f"callbacks.{key} must not be {name}, which does not work with schedule.*"
+            what = f"callbacks.{key} must not be {name}, in whose place there is an option"
             fix = Fix((REPLACED[name],), (f"callbacks.{key}",))
             found.append(Mistake(what, (f"callbacks.{key}",), (fix,)))
     writers = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
