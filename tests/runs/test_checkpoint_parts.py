@@ -55,7 +55,8 @@ def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("loops", {"fit_loop": 3}), ("loops", 3), ("optimizer_states", [{"state": {}, "param_groups": []}]),
+        ("loops", {"fit_loop": 3}), ("loops", 3), ("optimizer_settings", [3]), ("optimizer_settings", [{}, {}, {}]),
+        ("optimizer_settings", [{"betas": torch.zeros(2)}]), ("optimizer_states", [{"state": {}, "param_groups": []}]),
         ("optimizer_states", [{"state": {0: {"momentum_buffer": "x"}}, "param_groups": [{}]}]), ("callbacks", 3),
         ("optimizer_states.0.param_groups.0.momentum", "x"), ("optimizer_states.0.param_groups.0.weight_decay", GONE),
         ("optimizer_states.0.state.0.momentum_buffer", None), ("callbacks.TrainLog.sums", "x"),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.stated import wrong_facts
+from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import NULL, TEXT, integer, is_mapping, kind, list_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.nonfinite import is_endless, nonfinite_names, not_stored
@@ -108,6 +109,10 @@ def _is_optimizer(value: Any) -> bool:
 _OPTIMIZERS = kind(
     "a list of states of optimizers", lambda value: isinstance(value, list) and all(map(_is_optimizer, value))
 )
+_SETTINGS = kind(
+    "a list of plain settings",
+    lambda value: isinstance(value, list) and all(map(is_mapping, value)) and not not_plain(value),
+)
 # What the parts of a checkpoint may be, as far as they are there. The others are read by Lightning alone.
 _PARTS = {
     "version": TEXT, "command": TEXT, "experiment": NULL | TEXT, "folder": NULL | TEXT, "images_digest": TEXT,
@@ -131,8 +136,14 @@ def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[
     found += wrong_facts(own)
     if not found:
         found += [f"config has {group}" for group in ("data", "model") if group not in own["config"]]
-    of_lightning = {"state_dict": _MAPPING, "global_step": _COUNT, "optimizer_states": _OPTIMIZERS}
+    of_lightning = {
+        "state_dict": _MAPPING, "global_step": _COUNT, "optimizer_states": _OPTIMIZERS, "optimizer_settings": _SETTINGS,
+    }  # fmt: skip
     for name, allowed in of_lightning.items():
-        if not allowed.accepts(checkpoint.get(name, [] if name == "optimizer_states" else None)):
+        if not allowed.accepts(checkpoint.get(name, [] if name.startswith("optimizer") else None)):
             found.append(f"{name} is {allowed.words}")
+    if not found and (settings := checkpoint.get("optimizer_settings")):
+        groups = [group for each in checkpoint.get("optimizer_states", []) for group in each["param_groups"]]
+        if len(settings) != len(groups):
+            found.append("optimizer_settings is one for each group of its optimizer")
     return found
