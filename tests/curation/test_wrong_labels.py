@@ -58,7 +58,7 @@ def test_the_finding_counts_what_the_list_holds(tmp_path: Path):
     probabilities = probabilities_of(features)
     found = of_probabilities(features.targets, probabilities)
     checked = checked_of(features, probabilities)
-    section = wrong_labels(replace(checked, relabel="python relabel"))
+    section = wrong_labels(replace(checked, relabel={FILE: "python relabel"}))
     assert section is not None
     html = check_page(checked, [section], []).decode()
     assert html.count("looks like <b>class") == min(len(found.rows), NUM_PICTURES) and "python relabel" in html

@@ -180,13 +180,12 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
     assert said(r"(\d+) of (\d+) images cannot be read") == [len(bad), total] and len(bad) == 1
     assert said(r"bad_images.csv lists (\d+) image") == [len(bad)]
 
-    where = [row["where"] for row in exact]
-    assert (
-        said(r"duplicates.csv lists (\d+) pairs") == [len(exact)] == [pictures("exact_copies", 'class="gallery small"')]
-    )
-    assert said(r"(\d+) images are in two classes, so that") == [sum(each.endswith("two classes") for each in where)]
-    across = sum(each.startswith("train and val") for each in where)
-    assert across + sum(each.endswith(("one class", "two classes")) for each in where) == len(exact)
+    pairs = [*zip(exact[::2], exact[1::2], strict=True)]
+    assert all(one["group"] == other["group"] for one, other in pairs)
+    assert said(r"duplicates.csv lists (\d+) files") == [len(exact)] == [2 * len(pairs)]
+    assert pictures("exact_copies", 'class="gallery small"') == len(pairs)
+    in_two = [pair for pair in pairs if pair[0]["label"] != pair[1]["label"]]
+    assert said(r"(\d+) images are in two classes, so that") == [len(in_two)]
 
     groups = [[row for row in near if row["group"] == number] for number in dict.fromkeys(row["group"] for row in near)]
     assert said(r"near_copies.csv lists (\d+) groups") == [len(groups)]
@@ -213,10 +212,27 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
     *splits, whole = said(r"images · (\d+) for training, (\d+) for validation (\d+)")
     assert sum(splits) == whole == total
 
-    lines = (checked / "wrong_labels.csv").read_text("utf-8-sig").splitlines()
-    (checked / "wrong_labels.csv").write_text("\n".join([lines[0], f"{lines[1]}keep", *lines[2:]]), "utf-8")
-    page_of(root, monkeypatch, "model.weights=DEFAULT")
-    assert [row["decision"] for row in rows_of(checked, "wrong_labels.csv")] == ["keep"] + [""] * (len(wrong) - 1)
+    # what was decided to keep is no longer to mend
+    alone = next(pair for pair in pairs if {row["split"] for row in pair} == {"train"})
+    like = next(group for group in rest if len(group) == 2)
+    kept = {"wrong_labels.csv": wrong[:1], "duplicates.csv": [*alone], "near_copies.csv": like}
+    for name, rows in kept.items():
+        listed = rows_of(checked, name)
+        for row in listed:
+            row["decision"] = "Keep" if any(row["path"] == each["path"] for each in rows) else ""
+        with (checked / name).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, [*listed[0]])
+            writer.writeheader()
+            writer.writerows(listed)
+    html = page_of(root, monkeypatch, "model.weights=DEFAULT")
+    text = words_of(html)
+    for name, rows in kept.items():
+        decided = {row["path"] for row in rows_of(checked, name) if row["decision"] == "Keep"}
+        assert decided == {row["path"] for row in rows}, name
+    assert said(r"Of \d+ images, (\d+) looks? more like another class") == [len(wrong) - 1]
+    assert pictures("wrong_labels", "<li title") == len(wrong) - 1 and "1 of which you have decided to keep" in text
+    assert pictures("exact_copies", 'class="gallery small"') == len(pairs) - 1
+    assert pictures("near_copies", 'class="gallery small"') == len(groups) - 1
 
 
 def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):
@@ -249,6 +265,11 @@ def test_the_terminal_ends_with_the_list_of_the_page(
     box = html.partition("What to mend first")[2].partition("</ul>")[0]
     of_page = [words_of(f"<body>{each}") for each in re.findall(r"<li>(.*?)</li>", box)]
     *_, printed = capsys.readouterr().out.partition("What to mend first:\n")
-    *lines, last = printed.replace("`", "").splitlines()
+    *lines, decide, last = printed.replace("`", "").splitlines()
     assert [line.partition(". ")[2] for line in lines] == of_page and len(of_page) > 3
     assert last.startswith("Open checked/check.html")
+    assert decide.startswith(
+        "When you have written decisions into bad_images.csv (and likewise, with its name, into dup"
+    )
+    line = decide.rpartition(": ")[2]
+    assert line.endswith("decisions=checked/bad_images.csv") and f"Then run {line}: it does what" in words_of(html)

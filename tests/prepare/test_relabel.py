@@ -1,6 +1,7 @@
 """prepare=relabel: what a person decides is done to folders and tables, can be undone exactly, and nothing is lost."""
 
 import csv
+import errno
 import functools
 import io
 import itertools
@@ -98,11 +99,92 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
 
     prepare(*FOLDER)
     assert (
-        files("pets") == after and "0 labels changed; 1 label kept; 3 labels changed before" in capsys.readouterr().out
+        files("pets") == after
+        and "0 labels changed; 1 label kept; 3 decisions carried out before" in capsys.readouterr().out
     )
     prepare(*FOLDER, "undo=true")
     assert files("pets") == there and "3 labels changed back" in capsys.readouterr().out
     assert not Path("pets/train/été/2024").exists() and not Path("list.undo.json").exists()
+
+
+def other_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links between pets/ and what is outside of it are refused."""
+    link = os.link
+
+    def refuse(source: Path, target: Path, **options: bool) -> None:
+        if ("pets" in source.parts) != ("pets" in target.parts) and not target.exists():
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.parametrize("is_other_disk", [False, True])
+def test_removed_images_are_moved_beside_the_list(
+    is_other_disk: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Out of the folder of the images, with class and name, over no other file, and back."""
+    if is_other_disk:
+        other_disk(monkeypatch)
+    there = files("pets")
+    for path in ("train/chat/1.jpg", "val/été/2024/a b.jpg"):
+        Path("removed", path).parent.mkdir(parents=True, exist_ok=True)
+        Path("removed", path).write_text("of an earlier list", encoding="utf-8")
+    decide(
+        ("pets/train/chat/1.jpg", "chat", "dog", "remove"),
+        ("pets/train/chat/caf\udce9.jpg", "", "", "Remove"),
+        ("pets/val/été/2024/a b.jpg", "été", "", "remove"),
+        ("pets/val/dog/1.jpg", "dog", "chat", "move"),
+    )
+    moves = {
+        "pets/train/chat/1.jpg": "removed/train/chat/1-chat.jpg",
+        "pets/train/chat/caf\udce9.jpg": "removed/train/chat/caf\udce9.jpg",
+        "pets/val/été/2024/a b.jpg": "removed/val/été/2024/a b-été.jpg",
+        "pets/val/dog/1.jpg": "pets/val/chat/1-dog.jpg",
+    }
+    for _ in range(2):
+        prepare(*FOLDER)
+        after = files("pets") | {path: text for path, text in files("removed").items() if text != "of an earlier list"}
+        assert after == {moves.get(path, path): text for path, text in there.items()}
+    printed = capsys.readouterr().out
+    assert "3 images moved to removed; 1 label changed: dog to chat 1." in printed
+    assert "0 labels changed; 4 decisions carried out before." in printed
+    prepare(*FOLDER, "undo=true")
+    assert "3 images moved back; 1 label changed back." in capsys.readouterr().out
+    assert files("pets") == there and {*files("removed").values()} == {"of an earlier list"}
+
+
+def test_a_removal_between_two_disks_goes_on(monkeypatch: pytest.MonkeyPatch):
+    """After the copy was made, and before the file was removed."""
+    there, unlink, lstat = files("pets"), Path.unlink, Path.lstat
+    decide(("pets/train/chat/1.jpg", "chat", "", "remove"), ("pets/train/dog/1.jpg", "dog", "", "remove"))
+    other_disk(monkeypatch)
+
+    def device(path: Path) -> os.stat_result:
+        return os.stat_result([*lstat(path)[:2], "pets" in path.parts, *lstat(path)[3:]])
+
+    def stop(path: Path, **options: bool) -> None:
+        if "pets" in path.parts:
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*FOLDER)
+    assert Path("removed/train/chat/1.jpg").exists() and files("pets") == there
+    monkeypatch.setattr(Path, "lstat", device)
+    prepare(*FOLDER)
+    assert len(files("pets")) == len(there) - 2
+    prepare(*FOLDER, "undo=true")
+    assert files("pets") == there and not Path("removed").exists()
+
+
+def test_no_image_is_removed_into_a_class_folder():
+    decide(("pets/train/chat/1.jpg", "chat", "", "remove"))
+    Path("list.csv").rename("pets/list.csv")
+    [message] = refused(*FOLDER, "decisions=pets/list.csv")
+    assert "decisions must be a file outside data.root (pets) for remove" in message
 
 
 def test_a_list_is_applied_in_parts():
@@ -207,11 +289,13 @@ def test_every_mistake_at_once():
         ("pets/train/dog/2.jpg", "chat", "dog", "été"),
         ("pets/train/dog/1.jpg", "dog", "wolf", "move"),
         ("pets/train/chat/loose.jpg", "chat", "dog", "move"),
+        ("pets/val/chat/1.jpg", "chat", "dog", "Delete"),
     )
     text = "\n".join(refused(*FOLDER))
     for part in (
         "path must name an image of the data, but does not in 1 row: row 2 (pets/train/chat/gone.jpg)",
-        "but is not in 2 rows: row 3 (dgo, close to dog), row 8 (move). Hint: the classes are chat, dog, été",
+        "but is not in 3 rows: row 3 (dgo, close to dog), row 8 (move), row 10 (Delete, close to "
+        "remove). Hint: the classes are chat, dog, été",
         "an image must have one decision, but has two in 1 row: row 6 (pets/train/chat/../chat/2024/a b.jpg, as row 5)",
         "label must be that of the image, but is not in 1 row: row 7 (pets/train/dog/2.jpg has dog)",
         "nothing is overwritten, but 1 is there already: train/dog/2-chat.jpg",
@@ -316,6 +400,13 @@ def test_a_table(kind: str):
         prepare(*options, *undo)
         assert Path("pets.csv").read_bytes().decode() == text.format(cell)
         assert Path("pets.csv").stat().st_mode & 0o777 == 0o640
+
+
+def test_no_image_of_a_table_is_removed():
+    Path("pets.csv").write_text(TABLES["comma"][2].format("dog"), encoding="utf-8")
+    decide(("pets/train/dog/1.jpg", "dog", "", "remove"))
+    [message] = refused(*TABLE)
+    assert "no image of a table can have the decision remove, but 1 does: pets/train/dog/1.jpg" in message
 
 
 def test_a_label_that_was_edited_since_is_not_undone():

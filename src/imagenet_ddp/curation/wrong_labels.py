@@ -1,8 +1,7 @@
 """Find labels that are likely wrong, by confident learning (Northcutt et al. 2021, JAIR 70, 1373)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -10,9 +9,10 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.system.table_files import table_bytes
 
 FILE = "wrong_labels.csv"
-# of FILE. A person writes a decision into the last: KEEP, MOVE (to the suggested class) or the name of another class
+# of FILE. A person writes a decision into the last: KEEP, MOVE (to the suggested class), REMOVE (from the images)
+# or the name of another class
 COLUMNS = ("path", "label", "suggested", "score", "split", "decision")
-KEEP, MOVE = "keep", "move"
+KEEP, MOVE, REMOVE = "keep", "move", "remove"
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class LikelyWrong:
     suggested: np.ndarray
     score: np.ndarray
     is_confident: np.ndarray
+
+
+def is_keep(text: str, label: str) -> bool:
+    """Return whether a decision is to keep the label of an image."""
+    return text.casefold() == KEEP or text == label != ""
 
 
 def thresholds(
@@ -68,13 +73,13 @@ def list_csv(
     found: LikelyWrong,
     features: Features,
     delimiter: str = "comma",
-    decisions: Mapping[tuple[str, str, str], str] = MappingProxyType({}),
+    decided: Callable[[str, str, str], str] = lambda *_: "",
 ) -> bytes:
-    """Return the content of FILE. delimiter: value of csv_delimiter. decisions: path, label and suggested class -> what
-    a person has decided about an earlier list."""
+    """Return the content of FILE. delimiter: value of csv_delimiter. decided: returns what a person has decided about a
+    path, label and suggested class of an earlier list."""
     rows = list[tuple[str, ...]]()
     columns = found.rows.tolist(), found.suggested.tolist(), found.score.tolist()
     for row, suggested, score in zip(*columns, strict=True):
         what = features.paths[row], features.classes[features.targets[row]], features.classes[suggested]
-        rows.append((*what, f"{score:.6f}", features.place(row)[0], decisions.get(what, "")))
+        rows.append((*what, f"{score:.6f}", features.place(row)[0], decided(*what)))
     return table_bytes(COLUMNS, rows, delimiter)

@@ -11,6 +11,7 @@ import numpy as np
 from imagenet_ddp.curation.cross_validation import LearningCurve
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import NearCopies
+from imagenet_ddp.curation.wrong_labels import is_keep
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
 
@@ -39,7 +40,8 @@ class Finding(NamedTuple):
 class Section:
     """One section. name: of its template in pages/sections, and of its place in the page. title: in the list of
     sections. context: the values of `s` in the template. figures: (name, value, note) for the head of the page. files:
-    name -> content of the lists that stand beside the page. lines: what only the terminal says, below the findings."""
+    name -> content of the lists that stand beside the page. decide: name of the one to write decisions into; "": none.
+    lines: what only the terminal says, below the findings."""
 
     name: str
     title: str
@@ -48,6 +50,7 @@ class Section:
     heading: str = ""  # "": the title
     figures: Sequence[tuple[str, str, str]] = ()
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    decide: str = ""
     lines: Sequence[str] = ()
 
 
@@ -68,11 +71,11 @@ class Checked:
     copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
     net has seen them. near_copies, probabilities, curve: of the rows of the features; the probabilities are
     those of regressions that did not see the image, float32 (N, classes). why_unseen: why features or probabilities are
-    missing although a net was asked for. command: the line that adds the features; "": there is none. relabel: the line
-    that applies decisions about wrong labels; "": the data have no labels that it can change. regroup: the line that
-    trains with each group of near-copies on one side; "": the split is not automatic. doubts: messages of the source.
-    delimiter: of CSV files. decisions: path, label and suggested class -> what a person has decided about the list of
-    an earlier check.
+    missing although a net was asked for. command: the line that adds the features; "": there is none. relabel: name of
+    each list whose decisions can be applied -> the line that does so. can_remove: whether images can be removed so.
+    regroup: the line that trains with each group of near-copies on one side; "": the split is not automatic. doubts:
+    messages of the source. delimiter: of CSV files. decisions: name of each list that gets a column for decisions ->
+    path, label and suggested class, "" for any -> what a person has decided about the list of an earlier check.
     """
 
     root: str
@@ -87,11 +90,12 @@ class Checked:
     curve: LearningCurve | None = None  # set with the probabilities
     why_unseen: str = ""
     command: str = ""
-    relabel: str = ""
+    relabel: Mapping[str, str] = field(default_factory=dict[str, str])
+    can_remove: bool = False
     regroup: str = ""
     doubts: Sequence[str] = ()
     delimiter: str = "comma"
-    decisions: Mapping[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
+    decisions: Mapping[str, Mapping[tuple[str, str, str], str]] = field(default_factory=dict[str, Any])
 
     def label(self, split: str, index: int) -> str:
         """Return the label of an image, or its labels."""
@@ -99,6 +103,14 @@ class Checked:
         if self.images[split].targets.ndim == 1:
             return self.labels[int(target)]
         return ", ".join(self.labels[number] for number in target.nonzero()[0].tolist())
+
+    def decided(self, file: str, path: str, label: str = "", suggested: str = "") -> str:
+        """Return what a person has decided about a row of a list; "": nothing."""
+        found = self.decisions.get(file, {})
+        return found.get((path, label, suggested)) or found.get((path, label, ""), "")
+
+    def is_kept(self, file: str, path: str, label: str) -> bool:
+        return is_keep(self.decided(file, path, label), label)
 
     def name(self, split: str, index: int) -> str:
         """Return the path of an image below data.root."""

@@ -6,10 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
 from imagenet_ddp.data import dataset_summary
@@ -21,18 +25,20 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.pages.section import Checked, Copy, Urgency
+from imagenet_ddp.pages.sections.exact_copies import FILE as DUPLICATES
+from imagenet_ddp.pages.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.prepare.check_page import NOTHING, PAGE, TO_MEND, check_page, find_faults, make_sections
 from imagenet_ddp.prepare.decisions import earlier_decisions
 from imagenet_ddp.prepare.features_of_images import with_features
-from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.prepare.options import Plan, can_relabel
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
-from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 
+LISTS = (BAD_IMAGES, DUPLICATES, NEAR_COPIES, WRONG_LABELS)  # into which a person writes decisions
 WINDOW = 4096  # finished probes that may wait for a slow one before them
 HEADER_BYTES = 65536  # with the EXIF data of a photograph, and without those of a second image in the file
 MAX_PRINTED = 20  # bad images named in the summary
@@ -98,7 +104,7 @@ def run(plan: Plan) -> int:
     bad_rows = [(images[split].path(index), reason) for split, index, reason in bad]
     lines = [f"bad: {path}: {reason}" for path, reason in bad_rows[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
-        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
+        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in {BAD_IMAGES}")
     of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *ignored.lines(images))]
     for line in (*lines, *(f"note: {text}" for text in of_files)):
         write(line)
@@ -106,8 +112,11 @@ def run(plan: Plan) -> int:
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
-    checked = Checked(data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter,
-                      decisions=earlier_decisions(out / WRONG_LABELS), doubts=[*map(str, layout.mistakes)])  # fmt: skip
+    checked = Checked(
+        data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter,
+        decisions={name: earlier_decisions(out / name) for name in LISTS}, relabel=_relabel_lines(plan, out),
+        can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)],
+    )  # fmt: skip
     checked = with_features(checked, plan, out)
     sections = make_sections(checked)
     to_mend = find_faults(checked, sections)
@@ -116,12 +125,10 @@ def run(plan: Plan) -> int:
         write(f"{number:2}. {finding.text}")
     for line in (line for section in sections for line in section.lines):
         write(line)
-    rows = [(copy.where, images[copy.first[0]].path(copy.first[1]), images[copy.second[0]].path(copy.second[1]))
-            for copy in copies]  # fmt: skip
+    if lists := [section.decide for section in sections if section.decide in checked.relabel]:
+        others = f" (and likewise, with its name, into {', '.join(lists[1:])})" if lists[1:] else ""
+        write(f"When you have written decisions into {lists[0]}{others}: {checked.relabel[lists[0]]}")
     files = {
-        # file names may contain bytes that are not valid text
-        "bad_images.csv": table_bytes(("path", "reason"), bad_rows, config.csv_delimiter),
-        "duplicates.csv": table_bytes(("where", "path", "other"), rows, config.csv_delimiter),
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files),
     }
@@ -131,6 +138,18 @@ def run(plan: Plan) -> int:
     lists = [name for name in files if name != PAGE]
     write(f"Open {out / PAGE}, the page with pictures. The lists beside it: {', '.join(lists)}.")
     return int(any(finding.urgency == Urgency.FIRST for finding in to_mend))
+
+
+def _relabel_lines(plan: Plan, out: Path) -> dict[str, str]:
+    """Return the line that applies the decisions of each list; none if nothing can apply them. Images are removed from
+    folders only, so a table has no use for lists of what is to be removed."""
+    lists = LISTS if isinstance(plan.config.data, FolderData) else [WRONG_LABELS]
+    options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
+    return {
+        name: shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / name}")])
+        for name in lists
+        if can_relabel(plan.config.data)
+    }
 
 
 def probe_image(images: Images, index: int) -> Probe:

@@ -1,4 +1,4 @@
-"""Read the list of wrong labels after a person has written decisions into it, and find the images that it names."""
+"""Read a list of a check after a person has written decisions into it, and find the images that it names."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from imagenet_ddp.curation.wrong_labels import FILE, KEEP, MOVE
+from imagenet_ddp.curation.wrong_labels import FILE, KEEP, MOVE, REMOVE, is_keep
 from imagenet_ddp.data.sources.base import Source, one_form
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -19,6 +19,7 @@ from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, print
 
 COLUMNS = ("path", "label", "suggested", "decision")
 NEEDED = ("path", "decision")
+OTHER_WORDS = {"delete", "del", "rm", "discard", "drop", "trash"}  # by which people mean REMOVE
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,13 @@ class Decision:
     suggested: str
     text: str
 
-    def meaning(self, label: str, classes: Sequence[str]) -> str:
-        """Return the class that the image shall have, "" if the text has no meaning, or two. label: its class now."""
-        meanings = {self.text, *([label] if self.text.casefold() == KEEP else [])}
-        meanings |= {self.suggested} if self.text.casefold() == MOVE else set()
-        meanings &= {*classes}
-        return meanings.pop() if len(meanings) == 1 else ""
+    def meaning(self, label: str, classes: Sequence[str]) -> str | None:
+        """Return the class that the image shall have, "" if it shall be removed, None if the text has no meaning, or
+        two. label: its class now."""
+        word = self.text.casefold()
+        meanings = {self.text, *([label] if word == KEEP else []), *([self.suggested] if word == MOVE else [])}
+        meanings = (meanings & {*classes}) | ({""} if word == REMOVE else set())
+        return meanings.pop() if len(meanings) == 1 else None
 
 
 def read_decisions(file: Path) -> list[Decision]:
@@ -60,23 +62,25 @@ def read_decisions(file: Path) -> list[Decision]:
     ]
     if not found:
         what = f"{file} must have a decision in at least one row, but its column decision is empty"
-        hint = "write keep, move (to the suggested class) or the name of another class"
+        hint = "write keep, move (to the suggested class), remove or the name of another class"
         raise ConfigError(Mistake(what, ("decisions",), hint=hint))
     return found
 
 
 def earlier_decisions(file: Path) -> dict[tuple[str, str, str], str]:
-    """Return path, label and suggested class -> what a person has decided, of a list that is about to be replaced."""
+    """Return path, label and suggested class -> what a person has decided, of a list that is about to be replaced. What
+    is kept is kept whatever is suggested: "" stands for that."""
     try:
-        return {(each.path, each.label, each.suggested): each.text for each in read_decisions(file)}
+        return {(each.path, each.label, "" if is_keep(each.text, each.label) else each.suggested): each.text
+                for each in read_decisions(file)}  # fmt: skip
     except (ConfigError, OSError):  # there is no list, or nothing in it
         return {}
 
 
 @dataclass(frozen=True)
 class Decided:
-    """wanted: the images that shall have another class. num_kept, num_made: decisions that keep the label, and that
-    were carried out before."""
+    """wanted: the images that shall have another class, or be removed. num_kept, num_made: decisions that keep the
+    label, and that were carried out before."""
 
     wanted: list[Wanted]
     num_kept: int
@@ -112,8 +116,10 @@ def match(
         change = changes.get(key)
         label = each.label if change else source.classes[int(places[key][0].targets[places[key][1]])]
         target = each.meaning(label, source.classes)
-        if not target:
-            close = get_close_matches(each.text, source.classes, 1)
+        if target is None:
+            word, words = each.text.casefold(), (KEEP, MOVE, REMOVE)
+            close = [] if word in words else get_close_matches(each.text, [*source.classes, *words], 1)
+            close = [REMOVE] if word in OTHER_WORDS else close
             unknown.append((each.number, f"{each.text}{f', close to {close[0]}' if close else ''}"))
         elif first.setdefault(key, (each.number, target))[1] != target:
             several.append((each.number, f"{each.path}, as row {first[key][0]}"))
@@ -122,18 +128,20 @@ def match(
         elif change:
             num_made += 1
             if change.label != target:
-                redone.append((each.number, f"{each.path} has got {change.label}"))
+                redone.append(
+                    (each.number, f"{each.path} {f'has got {change.label}' if change.label else 'was removed'}")
+                )
         elif target == label:
             num_kept += 1
-        elif each.label not in ("", label):
+        elif each.label not in ("", label, source.labels[source.classes.index(label)]):
             stale.append((each.number, f"{each.path} has {label}"))
         else:
             wanted.append(Wanted(*places[key], target))
     return Decided(wanted, num_kept, num_made), [
         *rows_message(f"{file}: path must name an image of the data, but does not", gone,
                       "correct those rows, or clear their decision"),
-        *rows_message(f"{file}: decision must be keep, move (to the suggested class) or the name of one class, but is "
-                      "not", unknown, f"the classes are {printable(class_list(source.classes, 10))}"),
+        *rows_message(f"{file}: decision must be keep, move (to the suggested class), remove or the name of one "
+                      "class, but is not", unknown, f"the classes are {printable(class_list(source.classes, 10))}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
         *rows_message(f"{file}: label must be that of the image, but is not", stale, "make a new list"),
         *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,

@@ -9,7 +9,6 @@ import torch
 
 from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
     fold_of_each,
@@ -24,7 +23,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.pages.section import Checked, Copy
-from imagenet_ddp.prepare.options import Plan, can_relabel
+from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.table_files import table_bytes
@@ -60,7 +59,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
     curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
-    return replace(checked, probabilities=probabilities, curve=curve, relabel=_relabel_line(plan, out))
+    return replace(checked, probabilities=probabilities, curve=curve)
 
 
 def _leave_list(near: NearCopies, features: Features) -> None:
@@ -68,14 +67,6 @@ def _leave_list(near: NearCopies, features: Features) -> None:
     if folder := find_pass(features.paths, Path.cwd()):
         with disk_errors_as_run_error(folder):
             atomic_write(folder / NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)))
-
-
-def _relabel_line(plan: Plan, out: Path) -> str:
-    """Return the line that applies decisions about wrong labels; "" if nothing can apply them."""
-    if not can_relabel(plan.config.data):
-        return ""
-    options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
-    return shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / wrong_labels.FILE}")])
 
 
 def _regroup_line(plan: Plan, out: Path) -> str:

@@ -1,11 +1,14 @@
-"""Change the labels of images so that each change can be undone: move files between class folders, or replace cells in
-the label column of a table. Nothing is ever overwritten, and a command that was interrupted can be typed again."""
+"""Change the labels of images so that each change can be undone: move files between class folders, or out of them, or
+replace cells in the label column of a table. Nothing is ever overwritten, and a command that was interrupted can be
+typed again."""
 
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from filecmp import cmp
 from pathlib import Path
-from shutil import copymode
+from shutil import copy2, copymode
 from typing import NamedTuple
 
 from imagenet_ddp.config.schema.data import TableData
@@ -24,7 +27,8 @@ MAX_NAMED = 10  # images named in a message
 
 class Change(NamedTuple):
     """image: its path before, relative to data.root, or as the table's row has it. before, after: paths of the file,
-    relative to data.root, or the cells of the label as they are written. label: the class afterwards."""
+    relative to data.root, or absolute outside of it, or the cells of the label as they are written. label: the class
+    afterwards; "": removed."""
 
     image: str
     before: str
@@ -37,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An image, by its position in a split, and the class that it shall get."""
+    """An image, by its position in a split, and the class that it shall get; "": it shall be removed."""
 
     images: FileImages
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -75,27 +79,37 @@ class Labels:
 
 
 class FolderLabels(Labels):
-    """Labels that are the names of class folders. root: data.root, outside of which nothing is touched."""
+    """Labels that are the names of class folders. root: data.root. removed: folder to which images are moved that
+    shall be removed. Outside of both, nothing is touched."""
 
     kind = "class folders"
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, removed: Path):
         self.base, self._real = root, root.resolve()
+        self._removed = removed.parent.resolve() / removed.name
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
         changes, outside, loose, taken, locked = list[Change](), list[str](), list[str](), list[str](), list[str]()
         names: dict[Path, dict[str, str]] = {}  # split -> class -> its folder, whose Unicode form may differ
         reserved = {_folded(self.base / each.before) for each in made}  # where undo=true moves images back to
+        if self._removed.is_relative_to(self._real) and any(not each.label for each in wanted):
+            what = f"decisions must be a file outside data.root ({self.base}) for remove, which moves images beside it"
+            return [], [Mistake(what, ("decisions", "data.root"), hint="move the list to another folder")]
         for images, index, label in wanted:
             path = Path(images.path(index))
             old, *rest = Path(images.name(index)).parts
             if images.folder not in names:
                 names[images.folder] = {one_form(name): name for name in reversed(class_folders(images.folder))}
             target = images.folder / names[images.folder].get(label, label) / Path(*rest)
+            if not label:
+                target = self._removed / os.path.relpath(path, self.base)
             # images that are numbered within each class have the same names in all
             if _is_taken(target, reserved):
                 target = target.with_name(f"{target.stem}-{old}{target.suffix}")
-            before, after = (os.path.relpath(each, self.base) for each in (path, target))
+            before, after = (
+                os.path.relpath(path, self.base),
+                os.path.relpath(target, self.base) if label else str(target),
+            )
             if not (self._is_inside(before) and self._is_inside(after)):
                 outside.append(before)
             elif path.is_symlink() and (target.parent / path.readlink()).resolve() != path.resolve():
@@ -162,10 +176,15 @@ class FolderLabels(Labels):
                     (self.base / folder).rmdir()
 
     def _is_inside(self, path: str) -> bool:
-        """Return whether a path relative to data.root stays below it, also through the links of its folders."""
-        parts = Path(path).parts
-        is_below = parts and ".." not in parts and not Path(path).is_absolute() and "\0" not in path
-        return bool(is_below) and (self.base / path).parent.resolve().is_relative_to(self._real)
+        """Return whether a path relative to data.root, or an absolute one of the folder of removed images, stays below
+        it, also through the links of its folders."""
+        whole, top = Path(path), self._real
+        if whole.is_absolute() and whole.is_relative_to(self._removed):
+            top = self._removed.parent
+        elif whole.is_absolute() or not whole.parts:
+            return False
+        is_below = ".." not in whole.parts and "\0" not in path
+        return is_below and (self.base / path).parent.resolve().is_relative_to(top)
 
 
 class TableLabels(Labels):
@@ -180,6 +199,7 @@ class TableLabels(Labels):
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
         text, row_of, column = self._read()
+        removed = [images.name(index) for images, index, label in wanted if not label]
         changes, several = list[Change](), list[str]()
         for images, index, label in wanted:
             path = images.name(index)
@@ -190,6 +210,8 @@ class TableLabels(Labels):
         rule = f"each image must have one row in {self._file}, but {{}} not"
         reason = not_writable_reason(self._file.parent)
         return changes, [
+            *_message(removed, "no image of a table can have the decision remove, but {}", "do",
+                      f"remove their rows from {self._file}, and clear those decisions"),
             *_message(several, rule, "do", "remove the other rows"),
             *_message([reason] if reason else [], "the folder of the table must be writable, but {} not", "are",
                       "change its permissions (chmod u+w)"),
@@ -244,8 +266,10 @@ def _is_taken(path: Path, reserved: set[str]) -> bool:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Return whether two names are of one file: between making the new name and removing the old one, both exist."""
-    return os.path.samestat(one.lstat(), other.lstat())
+    """Return whether two names are of one file, or of a file and its copy on another disk: between making the new name
+    and removing the old one, both exist."""
+    stats = one.lstat(), other.lstat()
+    return os.path.samestat(*stats) or (stats[0].st_dev != stats[1].st_dev and cmp(one, other, shallow=False))
 
 
 def _move(source: Path, target: Path) -> None:
@@ -254,11 +278,18 @@ def _move(source: Path, target: Path) -> None:
         os.link(source, target, follow_symlinks=False)  # unlike a rename, this never replaces a file
     except FileNotFoundError:
         raise
-    except OSError:  # the file is there, or the disk has no hard links (exFAT)
-        if not os.path.lexists(target):
+    except OSError as error:  # the file is there, the folder is on another disk, or the disk has no hard links (exFAT)
+        if error.errno == errno.EXDEV:
+            draft = target.with_name(f".{target.name}.part")
+            copy2(source, draft, follow_symlinks=False)
+            if not draft.is_symlink():
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())  # before the only other copy is gone
+            _move(draft, target)
+        elif not os.path.lexists(target):
             source.rename(target)
             return
-        if not _is_same(source, target):
+        elif not _is_same(source, target):
             raise
     source.unlink()
 

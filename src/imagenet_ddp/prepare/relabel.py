@@ -1,4 +1,4 @@
-"""Run prepare=relabel: apply a person's decisions about wrong labels to the class folders or the table, or undo it.
+"""Run prepare=relabel: apply a person's decisions about images to the class folders or the table, or undo it.
 
 The changes are written to a file beside the decisions before the first of them is made, so that the same command goes
 on after an interruption, and undo=true restores everything.
@@ -7,6 +7,7 @@ on after an interruption, and undo=true restores everything.
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
+REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
 MAX_NAMED = 5  # pairs of classes, or images, in a line of the summary
 
 
@@ -42,7 +44,11 @@ def run(plan: Plan) -> int:
     """Apply the decisions, or undo it. Return exit code 0. Raises ConfigError before anything is touched, RunError if
     the disk fails."""
     data, file = plan.config.data, Path(str(plan.config.decisions))
-    labels = TableLabels(data) if isinstance(data, TableData) else FolderLabels(Path(str(data.root)))
+    labels = (
+        TableLabels(data)
+        if isinstance(data, TableData)
+        else FolderLabels(Path(str(data.root)), file.with_name(REMOVED))
+    )
     record_file = file.with_name(f"{file.stem}.undo.json")
     with disk_errors_as_run_error(Path(str(data.root))):
         record = _read(record_file, labels.kind)
@@ -66,11 +72,14 @@ def _apply(labels: Labels, record: Record, file: Path, record_file: Path, source
         content = asdict(Record(labels.kind, [*record.changes, *changes], folders))
         atomic_write(record_file, json.dumps(content, indent=1), sync=True)
         labels.apply(changes)
-    pairs = Counter((source.classes[images.targets[index]], label) for images, index, label in decided.wanted)
+    pairs = Counter((source.classes[images.targets[index]], label) for images, index, label in decided.wanted if label)
     most = [f"{old} to {new} {number:,}" for (old, new), number in pairs.most_common()]
-    parts = [f"{count_noun(len(changes), 'label')} changed{f': {shorten_list(most, MAX_NAMED)}' if most else ''}"]
+    num_labels, num_images = _numbers(changes)
+    parts = [f"{count_noun(num_images, 'image')} moved to {file.with_name(REMOVED)}"] if num_images else []
+    if num_labels or not num_images:
+        parts += [f"{count_noun(num_labels, 'label')} changed{f': {shorten_list(most, MAX_NAMED)}' if most else ''}"]
     parts += [f"{count_noun(decided.num_kept, 'label')} kept"] if decided.num_kept else []
-    parts += [f"{count_noun(decided.num_made, 'label')} changed before"] if decided.num_made else []
+    parts += [f"{count_noun(decided.num_made, 'decision')} carried out before"] if decided.num_made else []
     print_message(f"{printable('; '.join(parts))}.", sys.stdout)
     for line in (*labels.notes(changes), *_emptied(decided.wanted, source)):
         print_message(f"note: {printable(line)}", sys.stdout)
@@ -83,10 +92,17 @@ def _emptied(wanted: list[Wanted], source: Source) -> list[str]:
     for images, index, label in wanted:
         if images is source.train:
             now[images.targets[index]] -= 1
-            now[source.classes.index(label)] += 1
+            if label:
+                now[source.classes.index(label)] += 1
     empty = [source.classes[target] for target in np.flatnonzero((before > 0) & (now == 0)).tolist()]
     what = f"no training image is left of {class_list(empty, MAX_NAMED)}; add some, or remove the class"
     return [what] if empty else []
+
+
+def _numbers(changes: Sequence[Change]) -> tuple[int, int]:
+    """Return (how many labels are changed, how many images are removed)."""
+    num_labels = sum(bool(each.label) for each in changes)
+    return num_labels, len(changes) - num_labels
 
 
 def _finish(labels: Labels, record: Record) -> None:
@@ -96,7 +112,7 @@ def _finish(labels: Labels, record: Record) -> None:
         raise ConfigError(mistakes)
     if todo:
         labels.apply(todo)
-        print_message(f"{count_noun(len(todo), 'label')} changed that an interrupted command had left.", sys.stdout)
+        print_message(f"{count_noun(len(todo), 'change')} made that an interrupted command had left.", sys.stdout)
 
 
 def _undo(labels: Labels, record: Record, record_file: Path) -> None:
@@ -114,7 +130,10 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
     labels.apply(todo)
     labels.remove(record.folders)
     record_file.unlink()
-    print_message(f"{count_noun(len(todo), 'label')} changed back.", sys.stdout)
+    num_labels, num_images = _numbers(todo)
+    parts = [f"{count_noun(num_images, 'image')} moved back"] if num_images else []
+    parts += [f"{count_noun(num_labels, 'label')} changed back"] if num_labels or not num_images else []
+    print_message(f"{'; '.join(parts)}.", sys.stdout)
     if gone:
         print_message(
             f"note: {count_noun(len(gone), 'image')} gone: {printable(shorten_list(gone, MAX_NAMED))}", sys.stdout

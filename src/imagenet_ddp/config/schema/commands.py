@@ -278,8 +278,8 @@ class PrepareConfig(CommonConfig):
     names: Annotated[
         str | None, Example("FILE"), "import: names of the classes, one per line; null: those in the Parquet files."
     ] = None
-    decisions: Annotated[str | None, "relabel: list of wrong labels with your decisions, CSV."] = None
-    undo: Annotated[bool, "relabel: change the labels of the list back."] = False
+    decisions: Annotated[str | None, "relabel: list of a check with your decisions, CSV."] = None
+    undo: Annotated[bool, "relabel: take the decisions of the list back."] = False
     out: Annotated[str | None, "Folder to write."] = None
 
 

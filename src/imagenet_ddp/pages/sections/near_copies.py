@@ -12,16 +12,24 @@ NUM_PICTURES = 6  # of a group
 
 
 def near_copies(checked: Checked) -> Section | None:
-    """The first groups are those that matter most: across the splits, then in two classes."""
+    """The first groups are those that matter most: across the splits, then in two classes. Those of one split of which
+    all are kept do not count."""
     features, found = checked.features, checked.near_copies
     if features is None or found is None:
         return None
-    file = table_bytes(COLUMNS, found.rows(features), checked.delimiter)  # empty rather than that of an earlier check
-    if not found.groups:
-        text = "No photograph is there again in another form, such as smaller, cropped or mirrored."
+    columns, rows = COLUMNS, found.rows(features)
+    if FILE in checked.decisions:
+        columns, rows = (*COLUMNS, "decision"), [(*row, checked.decided(FILE, row[1], row[2])) for row in rows]
+    file = table_bytes(columns, rows, checked.delimiter)  # empty rather than that of an earlier check
+    to_mend = [group for group in found.groups if group.is_across or not all(
+               checked.is_kept(FILE, features.paths[at], features.labels[features.targets[at]])
+               for at in group.members)]  # fmt: skip
+    if not to_mend:
+        but = f", but for {count_noun(len(rows), 'file')} that you have decided to keep" if rows else ""
+        text = f"No photograph is there again in another form, such as smaller, cropped or mirrored{but}."
         return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)], files={FILE: file})
-    num_leaked, num_two = len(found.leaked(features)), sum(group.is_two_classes for group in found.groups)
-    num_other = sum(not (group.is_across or group.is_two_classes) for group in found.groups)
+    num_leaked, num_two = len(found.leaked(features)), sum(group.is_two_classes for group in to_mend)
+    num_other = sum(not (group.is_across or group.is_two_classes) for group in to_mend)
     findings = list[Finding]()
     if num_leaked:
         shows = f"{count_noun(num_leaked, 'validation image')} {'shows' if num_leaked == 1 else 'show'}"
@@ -34,11 +42,12 @@ def near_copies(checked: Checked) -> Section | None:
         count = "counts" if num_other == 1 else "count"
         text = f"{_are(num_other)} there in more than one form, and {count} double."
         findings.append(Finding(text, Urgency.LATER, NAME))
-    groups = [_items(checked, features, group) for group in found.groups[:NUM_GROUPS]]
-    context = {"groups": groups, "number": len(found.groups), "file": FILE, "is_across": num_leaked > 0}
+    groups = [_items(checked, features, group) for group in to_mend[:NUM_GROUPS]]
+    context = {"groups": groups, "number": len(found.groups), "num_kept": len(found.groups) - len(to_mend),
+               "file": FILE, "is_across": num_leaked > 0, "command": checked.relabel.get(FILE, "")}  # fmt: skip
     lines = [f"To keep each group of {FILE} on one side of the split: {checked.regroup}"]
     return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file},
-                   lines=lines if num_leaked and checked.regroup else [])  # fmt: skip
+                   decide=FILE, lines=lines if num_leaked and checked.regroup else [])  # fmt: skip
 
 
 def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:

@@ -1,19 +1,25 @@
 """Section: the images that cannot be read."""
 
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 
 NUM_ROWS = 200
+FILE = "bad_images.csv"
 
 
 def unreadable(checked: Checked) -> Section | None:
     number, total = len(checked.unreadable), sum(map(len, checked.images.values()))
+    paths = ((checked.images[split].path(index), reason) for split, index, reason in checked.unreadable)
+    listed = [(path, reason, checked.decided(FILE, path)) for path, reason in paths]
+    files = {FILE: table_bytes(("path", "reason", "decision"), listed, checked.delimiter)}
     if not number:
-        return Section("unreadable", "", findings=[Finding(f"All {total:,} images can be read.", Urgency.GOOD)])
+        finding = Finding(f"All {total:,} images can be read.", Urgency.GOOD)
+        return Section("unreadable", "", findings=[finding], files=files)
     text = f"{number:,} of {count_noun(total, 'image')} cannot be read: copy the files again, or remove them."
     rows = [(checked.name(split, index), reason) for split, index, reason in checked.unreadable[:NUM_ROWS]]
-    context = {"rows": rows, "number": number}
+    context = {"rows": rows, "number": number, "file": FILE, "command": checked.relabel.get(FILE, "")}
     findings = [Finding(text, Urgency.FIRST, "unreadable")]
     if number < total:
         findings.append(Finding(f"{count_noun(total - number, 'image')} can be read.", Urgency.GOOD))
-    return Section("unreadable", "Unreadable", context, findings, "Unreadable images")
+    return Section("unreadable", "Unreadable", context, findings, "Unreadable images", files=files, decide=FILE)

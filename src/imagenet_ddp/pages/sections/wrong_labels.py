@@ -1,5 +1,7 @@
 """Section: the images whose label is likely wrong."""
 
+from functools import partial
+
 from imagenet_ddp.curation import wrong_labels as curation
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import count_noun
@@ -14,10 +16,17 @@ def wrong_labels(checked: Checked) -> Section | None:
     if features is None or probabilities is None:
         return None
     found = curation.of_probabilities(features.targets, probabilities)
-    number, total = len(found.rows), count_noun(len(features.targets), "image")
+    files = {
+        curation.FILE: curation.list_csv(found, features, checked.delimiter, partial(checked.decided, curation.FILE))
+    }
+    labels = [features.classes[target] for target in features.targets.tolist()]
+    to_mend = [(row, suggested) for row, suggested in zip(found.rows.tolist(), found.suggested.tolist(), strict=True)
+               if not checked.is_kept(curation.FILE, features.paths[row], labels[row])]  # fmt: skip
+    number, total = len(to_mend), count_noun(len(features.targets), "image")
+    num_kept = len(found.rows) - number
     if not number:
-        finding = Finding(f"Each of {total} looks like the class of its label.", Urgency.GOOD)
-        files = {curation.FILE: curation.list_csv(found, features, checked.delimiter)}
+        but = f", but for {num_kept:,} that you have decided to keep" if num_kept else ""
+        finding = Finding(f"Each of {total} looks like the class of its label{but}.", Urgency.GOOD)
         return Section(NAME, "", findings=[finding], files=files)
     looks = "1 looks" if number == 1 else f"{number:,} look"
     text = f"{looks} more like another class than like the label: look at the first ones, and correct wrong labels."
@@ -27,10 +36,12 @@ def wrong_labels(checked: Checked) -> Section | None:
             suggested=features.labels[suggested], label_probability=float(probabilities[row, features.targets[row]]),
             probability=float(probabilities[row, suggested]),
         )
-        for row, suggested in zip(found.rows[:NUM_PICTURES].tolist(), found.suggested.tolist(), strict=False)
+        for row, suggested in to_mend[:NUM_PICTURES]
     ]  # fmt: skip
-    context = {"pictures": pictures, "number": number, "file": curation.FILE, "command": checked.relabel}
+    command = checked.relabel.get(curation.FILE, "")
+    context = {"pictures": pictures, "number": number, "num_kept": num_kept, "file": curation.FILE, "command": command,
+               "removes": checked.can_remove}  # fmt: skip
     finding = Finding(f"Of {total}, {text}", Urgency.SOON, NAME)
-    files = {curation.FILE: curation.list_csv(found, features, checked.delimiter, checked.decisions)}
-    lines = [f"When you have written decisions into {curation.FILE}: {checked.relabel}"] if checked.relabel else []
-    return Section(NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, lines=lines)
+    return Section(
+        NAME, "Wrong labels", context, [finding], "Labels that may be wrong", files=files, decide=curation.FILE
+    )
