@@ -9,6 +9,7 @@ tests/models/test_optimizers.py.
 """
 
 import io
+import json
 import os
 import re
 import struct
@@ -16,6 +17,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +365,31 @@ def test_an_onnx_reads_no_file_but_itself(location: str, metadata: str, reason: 
     (tmp_path / "model/a.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ConfigError, match=reason):
         open_exported(tmp_path / "model/a.onnx", "auto")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [({}, ""), ({"classes": ["a"], "labels": ["a"]}, r"must compute 1 number of .*\(1, 3\)"),
+     ({"familiarity_threshold": 0.5}, "must compute 4 numbers"), ({"batch_size": 10**9}, "at most 4,096"),
+     ({"classes": [], "labels": []}, "classes must be names"), ({"preprocessing": "outside"}, "must compute")],
+)  # fmt: skip
+def test_what_a_graph_computes_is_what_its_file_says(changed: dict[str, Any], reason: str, tmp_path: Path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    images = onnx.helper.make_tensor_value_info("images", onnx.TensorProto.UINT8, ["batch", 3, 8, 8])
+    output = onnx.helper.make_tensor_value_info("probabilities", onnx.TensorProto.FLOAT, ["batch", 3])
+    nodes = [
+        onnx.helper.make_node("Cast", ["images"], ["floats"], to=1),
+        onnx.helper.make_node("ReduceMean", ["floats"], ["probabilities"], axes=[2, 3], keepdims=0),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [images], [output])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    said = {"classes": [*"abc"], "labels": [*"abc"], "eval_transform": json.loads(SEEN), "batch_size": None}
+    said |= {"preprocessing": "normalise", "exif_orientation": False, **changed}
+    onnx.helper.set_model_props(model, {KEY: json.dumps(said)})
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ConfigError, match=reason) if reason else nullcontext():
+        open_exported(tmp_path / "a.onnx", "auto").compute([torch.zeros(3, 8, 8, dtype=torch.uint8)])
 
 
 # ---- images ---------------------------------------------------------------------------------------------------------

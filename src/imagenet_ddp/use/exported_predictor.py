@@ -13,8 +13,10 @@ from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.registry import graph_format
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import count_noun, first_line
 from imagenet_ddp.use.predictor import FileReader, Outputs, Predictor
+
+MOST_IMAGES = 4096  # of a batch whose size a file states
 
 
 def open_exported(path: Path, decoder: str) -> Predictor:
@@ -38,9 +40,11 @@ def open_exported(path: Path, decoder: str) -> Predictor:
         metadata = json.loads(text)
         if wrong := wrong_facts(metadata):
             raise TypeError(f"{wrong[0]}, which it is not")
+        if not metadata["classes"]:
+            raise TypeError("classes must be names")
         size = metadata["batch_size"]
-        if size is not None and (type(size) is not int or size < 1):
-            raise TypeError("batch_size must be an integer > 0 or null")
+        if size is not None and (type(size) is not int or not 0 < size <= MOST_IMAGES):
+            raise TypeError(f"batch_size must be an integer > 0 and at most {MOST_IMAGES:,}, or null")
         if not isinstance(metadata.get("familiarity_threshold", 0.0), float | None):
             raise TypeError("familiarity_threshold must be a number or null")
         predictor = _predictor(function, metadata, decoder, path.name)
@@ -54,7 +58,8 @@ def open_exported(path: Path, decoder: str) -> Predictor:
 def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:
     transform = EvalTransform.of_stored(metadata["eval_transform"])
     size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
-    threshold = metadata.get("familiarity_threshold")
+    threshold, num_classes = metadata.get("familiarity_threshold"), len(metadata["classes"])
+    num_outputs = num_classes + (threshold is not None)
 
     @torch.inference_mode()
     def run(batch: Tensor) -> Tensor:
@@ -62,14 +67,24 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title
         has it: (B, num_classes) or (B, num_classes + 1)."""
         is_outside = preprocessing == "outside"
         given = normalise(batch, transform.mean, transform.std, channels_last=False) if is_outside else batch
-        found, *more = function(given)
-        return torch.cat([found.softmax(dim=1) if is_outside else found, *(each[:, None] for each in more)], dim=1)
+        try:
+            found, *more = function(given)
+            outputs = torch.cat(
+                [found.softmax(dim=1) if is_outside else found, *(each[:, None] for each in more)], dim=1
+            )
+            if outputs.shape != (len(batch), num_outputs):
+                raise ValueError(f"it computes {tuple(outputs.shape)} of {count_noun(len(batch), 'image')}")
+        except Exception as error:  # of the runtime, too
+            raise ConfigError(
+                f"{title} must compute {count_noun(num_outputs, 'number')} of each image, but does not: "
+                f"{first_line(error).rstrip('.')}. Hint: write the file with `python -m imagenet_ddp.export`."
+            ) from error
+        return outputs
 
     def compute(images: list[Tensor]) -> Outputs:
         """Return the outputs for images. Images of the same shape form a batch. If the file has a fixed batch size, the
         last batch is padded."""
-        num_classes = len(metadata["classes"])
-        rows = torch.empty(len(images), num_classes + (threshold is not None))
+        rows = torch.empty(len(images), num_outputs)
         shapes: dict[tuple[int, ...], list[int]] = {}
         for position, image in enumerate(images):
             shapes.setdefault(tuple(image.shape), []).append(position)
