@@ -92,7 +92,9 @@ def train(
         task=OneLabel(5, Loss(CrossEntropy(label_smoothing=0.1), 5)), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
-    transform = {"image_size": 64, "val_resize": 64, "mean": [0.5] * 3, "std": [0.5] * 3}
+    transform = {
+        "image_size": 64, "val_resize": 64, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3,
+    }  # fmt: skip
     contents = {"config": {"data": {}, "model": {}}, "eval_transform": transform}
     contents |= {"classes": list("abcde"), "labels": list("abcde")}
     contents |= {"experiment": None, "images_per_update": 1, "num_train_images": NUM_IMAGES, "images_digest": ""}
