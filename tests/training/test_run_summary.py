@@ -29,7 +29,7 @@ def test_few_photographs_without_weights_are_told_of_finetuning(
     typed: tuple[str, ...], num_images: int, is_said: bool, folder: list[str]
 ) -> None:
     lines = from_scratch_lines(plan_of(*folder, *typed).config, num_images)
-    assert [line.endswith("Hint: set experiment=finetune.") for line in lines] == [True] * is_said
+    assert [line.endswith("Hint: set experiment=own_photos.") for line in lines] == [True] * is_said
 
 
 @pytest.mark.parametrize(
