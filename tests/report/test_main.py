@@ -40,6 +40,19 @@ def test_a_sweep(run: Run, tmp_path: Path):
     assert "best epoch" in again.stdout
 
 
+def test_a_set_of_validation_images_is_a_table(run: Run, tmp_path: Path):
+    for number, root in enumerate("aba"):
+        make_run(tmp_path / "runs" / str(number), {"data.root": root}, top1=0.5 + number / 10)
+    lines = run("report", "runs", COLUMNS="200").stdout.splitlines()
+    assert lines[2].startswith(
+        "The runs were validated on 2 sets of images, and compare only within a set: A (500 images"
+    )
+    assert [line.split()[:4] for line in lines[6:10]] == [
+        ["1", "2", "70.00", "A"], ["2", "0", "50.00", "A"], [], ["1", "1", "60.00", "B"],
+    ]  # fmt: skip
+    assert lines[2] in (tmp_path / "runs/report.md").read_text().replace("\\", "")
+
+
 def test_odd_names(run: Run, tmp_path: Path):
     names = ["a|b", '<i>,"q"', "größe数", "line\nbreak\x1b[31m"]
     for number, name in enumerate(names):

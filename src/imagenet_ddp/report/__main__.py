@@ -169,8 +169,10 @@ def _say(lines: Iterable[str]) -> None:
 
 def _print_table(table: Table) -> None:
     width = shutil.get_terminal_size((UNLIMITED, 24)).columns  # a file is no narrow terminal
-    rows, left_out = as_text(table, width)
-    print_message("\n".join([table.title, "", *rows, ""]), sys.stdout)
+    (head, rule, *rows), left_out = as_text(table, width)
+    parts = [f"\n{row}" if cells[0].value == 1 else row for row, cells in zip(rows, table.rows, strict=True)]
+    _say([table.title, "", *([table.lead, ""] if table.lead else [])])
+    print_message("\n".join([head, rule, parts[0].lstrip("\n"), *parts[1:], ""]), sys.stdout)
     note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
     _say([*note, *table.notes])
 

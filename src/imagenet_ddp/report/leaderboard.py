@@ -4,6 +4,7 @@ curves. matplotlib is imported only to draw."""
 import json
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -109,6 +110,60 @@ def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
     return False
 
 
+# ---- the images that runs were validated on -------------------------------------------------------------------------
+
+_OF_IMAGES = ("data.name", "data._target_", "data.root", "data.labels", "data.val_dir", "data.val_fraction",
+              "data.val_fold", "data.groups", "data.fold", "data.images_dir")  # fmt: skip
+
+
+def image_sets(runs: Sequence[Run]) -> list[int]:
+    """Return a number for each run, equal for runs that were validated on the same images, as far as their options and
+    the number of images tell: 0 for those of the first run. A run that has not been validated goes with the first one
+    of the same options."""
+    chosen = [tuple((key, canonical(option(run, key))) for key in _image_keys(run)) for run in runs]
+    counts = [_num_images(run) for run in runs]
+    usual = {key: count for key, count in zip(chosen[::-1], counts[::-1], strict=True) if count is not None}
+    number_of = dict[object, int]()
+    return [
+        number_of.setdefault((key, usual.get(key) if count is None else count), len(number_of))
+        for key, count in zip(chosen, counts, strict=True)
+    ]
+
+
+def _num_images(run: Run) -> int | None:
+    """Return the number of images of the last validation; None: there was none."""
+    _, counted = plots.column(run.metrics, "num_val_images_counted")
+    return run.summary.get("num_val_images", int(counted[-1]) if len(counted) else None)
+
+
+def _image_keys(run: Run) -> list[str]:
+    """Return the options that choose the validation images of a run."""
+    is_by_seed = run.options.get("data.val_fraction") is not None or run.options.get("data.name") == "shapes"
+    args = [key for key in run.options if key.startswith("data.args.")]
+    return [*_OF_IMAGES, *args, *(["seed"] if is_by_seed else [])]
+
+
+def _set_name(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else str(number + 1)
+
+
+def _say_sets(runs: Sequence[Run], differences: Differences, sets: Sequence[int]) -> str:
+    """Return the sentence before the table, "" if all runs were validated on the same images."""
+    if not any(sets):
+        return ""
+    names = list[str]()
+    for number in range(max(sets) + 1):
+        members = [run for run, of_run in zip(runs, sets, strict=True) if of_run == number]
+        count = next(filter(None, map(_num_images, members)), None)
+        keys = [key for key in differences.keys if key in _image_keys(members[0])]
+        words = ["" if count is None else count_noun(count, "image"), differences.describe(members[0], keys)]
+        names.append(" ".join([_set_name(number), *([f"({', '.join(filter(None, words))})"] if any(words) else [])]))
+    return (
+        f"The runs were validated on {len(names)} sets of images, and compare only within a set: "
+        f"{printable(shorten_list(names, 10))}."
+    )
+
+
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 MOST_OPTIONS = 6  # columns of options; further ones are in the CSV only
@@ -117,20 +172,28 @@ CSV_COLUMNS = ("num_devices", "num_nodes", "global_batch_size", "precision", "nu
 
 
 def sort_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with the best score first. Runs with another score than the first follow, and those without
-    validation come last; ties keep their order."""
+    """Return the runs with the best score first. Those of the largest set of validation images come first; within a
+    set, runs with another score than the first follow, and those without validation come last. Ties keep their
+    order."""
+    sets = dict(zip((run.folder for run in runs), image_sets(runs), strict=True))
+    sizes = Counter(sets.values())
     scores = [run.score.name for run in runs if run.best is not None]
 
-    def place(run: Run) -> tuple[int, float]:
+    def place(run: Run) -> tuple[int, int, int, float]:
+        number = sets[run.folder]
         if run.best is None:
-            return len(scores), 0.0
-        return scores.index(run.score.name), -run.best if run.score.mode == "max" else run.best
+            return -sizes[number], number, len(scores), 0.0
+        best = -run.best if run.score.mode == "max" else run.best
+        return -sizes[number], number, scores.index(run.score.name), best
 
     return sorted(runs, key=place)
 
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
-    """Return the table of runs. runs: the runs in the order of the rows."""
+    """Return the table of runs. runs: the runs in the order of the rows. Their places begin anew with each set of
+    validation images."""
+    sets = image_sets(runs)
+    places = [sets[: number + 1].count(of_run) for number, of_run in enumerate(sets)]
     options = []
     for index, key in enumerate(differences.keys):
         drop = index + (2 if index < 3 else 30)
@@ -143,6 +206,7 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     columns = [
         Column("place", "#"), Column("run", "run", right=False),
         *(Column(f"best/val/{each.name}", f"{each.title} %" if each.is_share else each.title) for each in scores),
+        Column("val_images", "on", right=False, shown=any(sets)),
         *options,
         Column("state", "state", drop=1 if keeps_state else 10, right=False), Column("epochs", "epochs", drop=20),
         Column("best_epoch", "best epoch", drop=990),
@@ -154,8 +218,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     ]  # fmt: skip
     names = short_names([run.folder for run in runs])
     rows = [
-        [Cell(place, str(place)), text_cell(name), *_cells(run, differences, scores, further)]
-        for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
+        [Cell(place, str(place)), text_cell(name), *_cells(run, differences, scores, further, _set_name(number))]
+        for place, run, name, number in zip(places, runs, names, sets, strict=True)
     ]
     counts = [f"{count} {state}" for state in STATES if (count := sum(run.state == state for run in runs))]
     titles = [each.title if each.is_share else f"val {each.title}" for each in further]
@@ -173,7 +237,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     if differences.derived:
         derived = printable(shorten_list(differences.derived))
         notes.append(f"Not shown, because data= or another choice determines them: {derived}.")
-    return Table(columns, rows, f"{count_noun(len(runs), 'run')}: {', '.join(counts)}", notes)
+    title = f"{count_noun(len(runs), 'run')}: {', '.join(counts)}"
+    return Table(columns, rows, title, notes, _say_sets(runs, differences, sets))
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -196,12 +261,15 @@ def _further(runs: Sequence[Run], scores: Sequence[Figure]) -> list[Figure]:
     return sorted([*known, *others], key=lambda figure: not figure.is_share)
 
 
-def _cells(run: Run, differences: Differences, scores: Sequence[Figure], further: Sequence[Figure]) -> list[Cell]:
+def _cells(
+    run: Run, differences: Differences, scores: Sequence[Figure], further: Sequence[Figure], set_name: str
+) -> list[Cell]:
     values = [option(run, key) for key in differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
     return [
         *(figure_cell(each, run.best if each == run.score else None) for each in scores),
+        text_cell(set_name),
         *(Cell(value if _is_number(value) else format_option(value), format_option(value)) for value in values),
         text_cell(run.state),
         Cell(run.epochs, f"{run.epochs}{limit}"),
@@ -236,6 +304,7 @@ def markdown_document(title: str, table: Table, picture: str) -> str:
     notes = [line for note in table.notes for line in (escape_markdown(note), "")]
     return "\n".join([
         f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", "", f"## {escape_markdown(table.title)}", "",
+        *([escape_markdown(table.lead), ""] if table.lead else []),
         *as_markdown(table), "", *notes, f"![Validation score and training loss over the epochs]({picture})", "",
     ])  # fmt: skip
 
@@ -250,7 +319,9 @@ def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "d
     """Draw the score and the training loss. runs: best first, whose score is drawn; those for which the palette has no
     colour are grey."""
     colored = plots.PALETTE[: len(runs)]
-    figure = plots.new_figure(11, 5.4 + 0.2 * len(colored), title, "Best first" if len(runs) > 1 else "")
+    sets = image_sets(runs)
+    order = "Best first of each set of validation images" if any(sets) else "Best first" if len(runs) > 1 else ""
+    figure = plots.new_figure(11, 5.4 + 0.2 * len(colored), title, order)
     score = runs[0].score
     panels = {f"val/{score.name}": f"Validation {score.title}", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
@@ -260,8 +331,9 @@ def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "d
             axes.plot(epochs, values, color=color, marker="o", markersize=3)
         plots.style_axes(axes, heading, [values for _, values in lines], percent=figure_of(name).is_share)
     entries = [
+        f"{f'on {_set_name(number)}  ' if any(sets) else ''}"
         f"{f'no {run.score.title}' if run.best is None else run.score.text(run.best)}  {label}  ({run.state})"
-        for run, label in zip(runs, labels(runs, differences), strict=True)
+        for run, label, number in zip(runs, labels(runs, differences), sets, strict=True)
     ]
     handles = figure.axes[0].get_lines()[::-1][: len(colored)]
     legend = figure.legend(handles, entries[: len(colored)], loc="outside lower left", frameon=False, fontsize=9)

@@ -29,6 +29,7 @@ class Table:
     rows: list[list[Cell]]
     title: str = ""
     notes: list[str] = field(default_factory=list[str])
+    lead: str = ""  # a sentence before the rows
 
     def select(self, indices: list[int]) -> "Table":
         """Return the table with only these columns."""
