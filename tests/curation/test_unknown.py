@@ -1,5 +1,6 @@
 """Which images are like the training images, from made features and a small net."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,19 @@ def test_it_is_the_ratio_of_two_normal_distributions(monkeypatch: pytest.MonkeyP
 
     ratio = np.max([log_density(mean) for mean in means], axis=0) - log_density(centre)
     np.testing.assert_allclose(found, ratio / np.median(ratio[features.is_val]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [20, 64, 1000])
+def test_how_rough_the_threshold_is(number: int, tmp_path: Path) -> None:
+    """The interval that is said holds the shares of further images that the thresholds of such samples accept."""
+    draw = np.random.default_rng(0).random
+    shares = [100 * (1 - accepting(draw(number))) for _ in range(2000)]
+    features = blobs(number + 20)
+    features = replace(features, is_val=np.arange(number + 20) >= 20)
+    said = unknown.write_reference(tmp_path / "known.npz", features, "")
+    low, high = map(float, re.findall(r"([\d.]+) to ([\d.]+) % will be known", said)[0])
+    assert f"the threshold is that of {number:,} images." in said
+    assert np.quantile(shares, [0.025, 0.975]) == pytest.approx([low, high], abs=2.5)
 
 
 def test_the_threshold() -> None:

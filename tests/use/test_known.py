@@ -16,6 +16,7 @@ from PIL import Image
 import imagenet_ddp
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.unknown import read, write
 from imagenet_ddp.export.write_and_compare import export
 from imagenet_ddp.launch.stored_config import from_checkpoint
@@ -33,7 +34,7 @@ def known(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "imagenet_ddp.features", "checkpoint=r", "data.num_workers=0", folder=folder, environment=clean_environ()
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "by which predict tells unknown images" in result.stdout
+    assert "by which predict tells unknown images. Of new images of the classes, " in result.stdout
     return folder / "r"
 
 
@@ -95,7 +96,9 @@ def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, t
     sentence = f"unknown, like none of the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
     assert f"{gap + 1} of {len(found)} image" in said and sentence in said
     read_page = page.make_page(tmp_path / "e", maps=False)
-    assert read_page is not None and sentence in read_page.files["report.html"].decode()
+    new = f"training images ({interval_words(gap + 1, len(found))} of new images like these)"
+    assert read_page is not None
+    assert sentence.replace("training images", new) in read_page.files["report.html"].decode()
 
 
 @pytest.mark.slow(3)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.curation.cross_validation import fold_of_each
 from imagenet_ddp.curation.features import Features
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.recognise import digest_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform
@@ -26,7 +27,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import count_noun, first_line
 
 FILE = "known.npz"  # in the run folder
 ACCEPTED = 0.95  # share of known images that are to be accepted
@@ -94,8 +95,12 @@ def _fit(vectors: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def accepting(scores: np.ndarray) -> float:
     """Return the threshold that a further image of the same kind reaches with a probability of at least 95 %, as in
     split conformal prediction; of fewer than 19 images, the lowest score. scores: float (N,), N > 0."""
-    place = int((len(scores) + 1) * (1 - ACCEPTED) + 1e-9)
-    return float(np.sort(scores)[max(place - 1, 0)])
+    return float(np.sort(scores)[max(_place(len(scores)) - 1, 0)])
+
+
+def _place(number: int) -> int:
+    """Return the place, from 1, of the threshold among `number` ascending scores; 0: they are too few."""
+    return int((number + 1) * (1 - ACCEPTED) + 1e-9)
 
 
 # ---- the net and the file -------------------------------------------------------------------------------------------
@@ -144,7 +149,13 @@ def write_reference(path: Path, features: Features, digest: str) -> str:
         return f"No {FILE} is written: {error}"
     with disk_errors_as_run_error(path):
         write(path, reference)
-    return f"Written to {path}, by which predict tells unknown images."
+    num_held_out = num if (num := int(features.is_val.sum())) >= MIN_HELD_OUT else len(features)
+    num_reached = num_held_out - max(_place(num_held_out) - 1, 0)
+    return (
+        f"Written to {path}, by which predict tells unknown images. Of new images of the classes, "
+        f"{interval_words(num_reached, num_held_out)} will be known (95 % interval), because the threshold is that of "
+        f"{count_noun(num_held_out, 'image')}."
+    )
 
 
 def read(path: Path) -> Reference:

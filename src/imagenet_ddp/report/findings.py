@@ -30,7 +30,9 @@ def sentences(
     if found.is_known is not None and (number := int((~found.is_known).sum())):
         are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
         words = _without(found, ~found.is_known)
-        said.append((f"{number:,} {are} unknown, like none of the training images: {words}.", "classes"))
+        new = interval_words(number, len(found))
+        text = f"{number:,} {are} unknown, like none of the training images ({new} of new images like these): {words}."
+        said.append((text, "classes"))
     rated = [row for row in table if row.accuracy is not None]
     if len(rated) > 1 and (worst := rated[0]).accuracy is not None and worst.accuracy < 1:
         num = worst.num_images
