@@ -256,6 +256,15 @@ def test_a_parquet_table_is_refused_in_a_sentence(content: Any, tmp_path: Path):
     assert "\x1b" not in str(refused.value)
 
 
+def test_a_small_parquet_table_does_not_fill_the_memory(tmp_path: Path):
+    paths = pyarrow.DictionaryArray.from_arrays(np.zeros(300, np.int32), ["x" * 10**5])
+    pyarrow.parquet.write_table(
+        pyarrow.table({"path": paths.cast("string"), "label": ["a"] * 300}), tmp_path / "t.parquet"
+    )
+    with pytest.raises(ConfigError, match="its rows have more than 16,384 bytes"):
+        parse.command_line("train", ["data=table", f"data.root={tmp_path / 't.parquet'}"], {})
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name), os.mkfifo,

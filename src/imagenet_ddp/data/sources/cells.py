@@ -15,6 +15,8 @@ from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line
 
 PARQUET = (".parquet", ".pq")
+BATCH_ROWS = 256  # of a Parquet file that are decoded at a time
+MOST_BYTES = 2**14  # of a row in it, in the mean of these
 
 
 @dataclass
@@ -116,11 +118,14 @@ def _read_parquet(path: Path, names: Mapping[str, str], key: str) -> Cells:
     with parquet.ParquetFile(path) as file:
         header = list(file.schema_arrow.names)
         positions = find_columns(path, header, names, key)
-        table = file.read(columns=[header[position] for position in positions.values()])
-        columns = {
-            purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
-            for purpose, position in positions.items()
-        }
+        columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
+        # a small file may repeat one long text in all rows
+        for batch in file.iter_batches(BATCH_ROWS, columns=[header[position] for position in positions.values()]):
+            if batch.nbytes > MOST_BYTES * BATCH_ROWS:
+                raise ValueError(f"its rows have more than {MOST_BYTES:,} bytes")
+            for purpose, position in positions.items():
+                values = batch.column(header[position]).to_pylist()
+                columns[purpose] += [sys.intern("" if value is None else str(value)) for value in values]
         return Cells(header, columns, range(1, file.metadata.num_rows + 1))
 
 
