@@ -503,7 +503,7 @@ def test_a_resume_keeps_the_choice_of_the_time_budget_unless_it_is_asked_for_ano
         first = StopsAtEpochEnd(signals)
     with pytest.raises(Stopped):
         train(tmp_path, budget(4.2), first, signals=signals, max_epochs=10)
-    assert len(said) == 1 and said[0].startswith("budget_min=4.2 allows 3 epochs of all images: ")
+    assert len(said) == 1 and said[0].startswith("budget_min=4.2 allows 3 epochs, each a pass over all images: ")
     average, second = WeightAverage(None, start_epoch=99), Watch()
     checkpoint = train(tmp_path, second_budget := budget(minutes), second, average, max_epochs=most)
     assert (len(said) == 1) == (minutes == 4.2 and most == 10)

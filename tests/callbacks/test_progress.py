@@ -108,11 +108,12 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
         numbers.on_validation_end(trainer, cast(Any, None))
         progress.on_train_epoch_end(trainer, cast(Any, None))
     progress._draw(progress._bar, at(2, 3), 1, 4)
-    head, *rows, bar = [line for line in shown_by(stream.getvalue()) if line]
+    legend, head, *rows, bar = [line for line in shown_by(stream.getvalue()) if line]
     assert " ".join(head.split()) == "epoch train loss top-1 val loss top-1 top-5 images/s wait time"
     assert [line.split()[:3] for line in rows] == [["1/3", "2.0000", "25.00"], ["2/3", "1.0000", "50.00"]]
     assert "50.00 %*" in rows[1] and rows[1].endswith(" 4d 04:00")
-    assert all(len(line) <= 80 for line in (head, *rows, bar))
+    assert all(len(line) <= 80 for line in (legend, head, *rows, bar))
+    assert legend.startswith("* best so far; wait: share of the time")
     assert bar.startswith("3/3 [")
     log.close()
     assert "3/3 [" not in shown_by(stream.getvalue())[-1]

@@ -44,11 +44,11 @@ def test_the_penalty_is_that_with_the_lowest_loss_on_the_held_out_tenth():
     """Well separated classes need little of it, noise needs much."""
     features, targets = blobs(300, 30, 0.3)
     found = fit_regression(features, targets, 4, seed=1)
-    assert found.l2 < 0.1 and (found.accuracy, found.num_held_out) == (1.0, 30)
+    assert found.l2 < 0.1
     assert (F.linear(features, found.weight, found.bias).argmax(1) == targets).all()
     of_no_class = torch.randn(300, 30, generator=torch.Generator().manual_seed(0))
     noise = fit_regression(of_no_class, targets, 4, seed=1)
-    assert noise.l2 == max(L2) and noise.accuracy < 0.6
+    assert noise.l2 == max(L2)
 
 
 @pytest.mark.filterwarnings("error")

@@ -80,9 +80,12 @@ def test_the_dark_scheme_is_dark(tmp_path: Path) -> None:
     assert grounds[0] == 1 and grounds[1] < 0.2
 
 
-@pytest.mark.parametrize(("best", "words"), [(0.5, "50.00 % in epoch 2"), (0.75, "75.00 %")])
-def test_the_best_score_is_that_of_the_log(tmp_path: Path, best: float, words: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "best", "words"),
+    [(0.1, 0.5, "50.00 % in epoch 2"), (0.1, 0.75, "75.00 %"), (0.75, 0.75, "75.00 % at the start")],
+)
+def test_the_best_score_is_that_of_the_log(tmp_path: Path, start: float, best: float, words: str) -> None:
     """It may be from a validation within an epoch, which has no row."""
-    table = [[1, 0.25, 0.25], [2, 0.5, best]]
+    table = [[0, start, start], [1, 0.25, 0.25], [2, 0.5, best]]
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", table, ["epoch", "val/top1", "best/val/top1"])), "a")
     assert figure.get_suptitle() == f"a\n2 epochs, best validation top-1 {words}"

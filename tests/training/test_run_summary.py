@@ -1,12 +1,17 @@
-"""What is said at the start of a run on one's own images."""
+"""What is said at the start and the end of a run."""
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from helpers.plans import plan_of
 
+from imagenet_ddp.callbacks.train_log import TrainLog
+from imagenet_ddp.config.figures import FIGURES_OF
+from imagenet_ddp.training import run_summary
 from imagenet_ddp.training.run_summary import batch_norm_lines
 from imagenet_ddp.training.start_report import from_scratch_lines, mirrored_class_lines
 
@@ -66,3 +71,39 @@ def test_few_updates_with_batch_norm_explain_a_high_validation_loss(
         assert momentum
         assert (1 - momentum) ** (epochs * steps / 2) <= 0.01 < (1 - momentum) ** ((epochs - 1) * steps / 2)
     assert batch_norm_lines(net[0], val_loss, math.log(3), steps, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "begun", "said"),
+    [("budget_min", 5, "=2 in epoch 5, after 79 steps."), ("budget_min", 4, "=2, after 4 epochs and 79 steps."),
+     ("trainer.max_time", 5, " in epoch 5, after 79 steps.")],
+)  # fmt: skip
+def test_the_end_is_told_with_the_epoch_that_it_cut_short_and_numbers_as_typed(
+    key: str, begun: int, said: str, folder: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_summary, "ended_by", lambda *_: key)
+    job: Any = SimpleNamespace(config=plan_of(*folder, "model.weights=DEFAULT", "budget_min=2").config)
+    log = SimpleNamespace(num_epochs=4, num_begun=begun)
+    parts: Any = SimpleNamespace(trainer=SimpleNamespace(global_step=79), train_log=log)
+    assert run_summary._end_lines(job, parts) == [f"Ended by {key}{said}"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "best_epoch", "val_step", "said"),
+    [("one", 0, 79, "top-1 is 93.75 % at the end (a difference of 1 image of 64). Hint: more photographs or more time "
+      "(trainer.max_epochs) may help."), ("several", 0, 79, "mAP is 93.75 % at the end. Hint: "),
+     ("one", 1, 79, None), ("one", 0, 0, None)],
+)  # fmt: skip
+def test_a_training_that_improved_nothing_says_so(
+    labels: str, best_epoch: int, val_step: int, said: str | None, folder: list[str]
+) -> None:
+    score, log = FIGURES_OF[labels][1], TrainLog()
+    log.scores, log.val_step = {log.best.monitor: 60 / 64}, val_step
+    log.best.value, log.best.epoch = 61 / 64, best_epoch
+    job: Any = SimpleNamespace(config=plan_of(*folder).config)
+    parts: Any = SimpleNamespace(
+        train_log=log, module=SimpleNamespace(task=SimpleNamespace(score=score), val_counts=(64, 64))
+    )
+    lines = run_summary._no_gain_lines(job, parts)
+    start = "Training did not improve on its start, so the best net is the start: val "
+    assert [line.startswith(f"{start}{said}") for line in lines] == [True] * (said is not None)

@@ -180,6 +180,7 @@ class ResumeCheckpoint(Checkpoint):
             "best_epoch": self.best.epoch,
             "best_step": self.best.step,
             "monitor": self.best.monitor,
+            "start": find_log(trainer).start,
             "ended_by": self._ended_by,
             "written_best": self._written_best,
             **position,

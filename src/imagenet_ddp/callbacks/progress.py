@@ -16,6 +16,7 @@ from imagenet_ddp.system.text import count_noun, duration, percent
 REDRAW_S = 0.1
 COLUMNS = 80
 BAR_COLUMNS = 16
+LEGEND = "* best so far; wait: share of the time in which training waited for images"
 
 
 class Progress(L.Callback):
@@ -104,8 +105,8 @@ class Progress(L.Callback):
         self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
 
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
-        """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
-        rows."""
+        """Return the epoch's row of the table on a terminal, preceded by the column titles at the start, with what they
+        mean, and every 20 rows."""
         log, epoch = self._train_log, trainer.current_epoch + 1
         times = log.train_times.epoch
         values: dict[str, Any] = {
@@ -116,7 +117,7 @@ class Progress(L.Callback):
             "data_wait_frac": times.data_wait_frac,
             "train_s": log.elapsed_s,
         }
-        titles = [table_row(log.figures)] if self._num_rows_shown % 20 == 0 else []
+        titles = [LEGEND] * (not self._num_rows_shown) + [table_row(log.figures)] * (self._num_rows_shown % 20 == 0)
         self._num_rows_shown += 1
         is_best = bool(log.scores) and log.best.epoch == epoch
         return "\n".join([*titles, table_row(log.figures, values, is_best=is_best)])

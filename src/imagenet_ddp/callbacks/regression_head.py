@@ -95,12 +95,8 @@ class RegressionHead(L.Callback):
             head.bias.copy_(regression.bias)
         limit = f"the features of {num_read}, all that the time allows"
         these = limit if self._out_of_time else "these features"
-        num_right = round(regression.accuracy * regression.num_held_out)
-        self._say(
-            f"The last layer starts from logistic regression on {these}, which is right for {num_right:,} of "
-            f"{count_noun(regression.num_held_out, 'training image')} that it had not seen "
-            f"({duration(time.monotonic() - begin_s)})."
-        )
+        took = duration(time.monotonic() - begin_s)
+        self._say(f"The last layer starts from logistic regression on {these} ({took}).")
         for line in self.estimate.lines if self.estimate else ():
             self._say(line)
         if self._estimates and columns is not None:

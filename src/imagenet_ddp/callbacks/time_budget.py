@@ -93,19 +93,18 @@ class TimeBudget(TimeLimit):
         what = "no further epoch" if epoch else "no epoch, so the start is the result"
         if more:
             further = f" after the first {epoch}" if epoch else ""
-            what = f"{count_noun(more, 'epoch')} of {images}{further}"
+            what = f"{count_noun(more, 'epoch')}{further}, {'each ' * (more > 1)}a pass over {images}"
         cap = f", which trainer.max_epochs={self._most} limits" if more and not self.has_chosen_epochs else ""
-        average = (
-            self._first_averaged and more and f" Averaging begins in epoch {self._first_averaged(epoch + more) + 1}."
-        )
+        first = self._first_averaged(epoch + more) if self._first_averaged and more else 0
+        average = f" The weights are averaged from epoch {first + 1} on." if first else ""
         hint = ""
         if not (more or epoch or most == 0):
             least_s = elapsed_s + CLOSING_S + 1.5 * min(LEAST_STEPS, num_steps) * step_s + 2 * val_s
             hint = f" Hint: to train, set budget_min={math.ceil(least_s / 60)} or more."
         self._say(
-            f"budget_min={self._minutes:g} allows {what}{cap}: {duration(elapsed_s)} have passed, a step takes "
-            f"{step_s:.3g} s, an epoch of all images {count_noun(int(num_steps), 'step')}, and a validation "
-            f"{val_s:.3g} s.{average or hint}"
+            f"budget_min={self._minutes:g} allows {what}{cap}: {duration(elapsed_s)} have passed, a pass "
+            f"over all images takes {duration(num_steps * step_s)}, and a validation {duration(val_s)}."
+            f"{average or hint}"
         )
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:

@@ -11,7 +11,7 @@ import torch
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
 from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, cpu_seconds, on_cpu
-from imagenet_ddp.config.figures import FIGURES_OF, TOP1
+from imagenet_ddp.config.figures import FIGURES_OF, START, TOP1
 from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.models.task import task_of
 
@@ -37,10 +37,11 @@ class TrainLog(L.Callback):
 
     def __init__(self, monitor: str = f"val/{TOP1.name}", mode: str = TOP1.mode) -> None:
         self.scores: dict[str, float] = {}
-        self.start = "before the first step"
+        self.start = START
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
+        self.num_begun = 0  # the same with the last one, which may have ended early
         self.val_step: int | None = None  # optimizer steps before the last validation
         self.figures = FIGURES_OF["one"]  # what lines show
         self.sums = RunningSums()
@@ -155,6 +156,7 @@ class TrainLog(L.Callback):
         self.train_times.begin()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.num_begun = trainer.current_epoch + 1
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if self.counts_images:
             self.epoch_means = self._total(trainer)
@@ -267,6 +269,8 @@ class TrainLog(L.Callback):
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
             "num_epochs": self.num_epochs,
+            "num_begun": self.num_begun,
+            "start": self.start,
             "val_step": self.val_step,
             "times": self.train_times.state_dict(),  # rank 0's
         }
@@ -281,6 +285,8 @@ class TrainLog(L.Callback):
         self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}
         self.train_s, self.train_cpu_s = float(state_dict["train_s"]), float(state_dict["train_cpu_s"])
         self.num_epochs = int(state_dict["num_epochs"])
+        self.num_begun = int(state_dict.get("num_begun", self.num_epochs))
+        self.start = str(state_dict.get("start", self.start))
         self.val_step = state_dict.get("val_step")
 
 

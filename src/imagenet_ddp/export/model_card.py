@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from imagenet_ddp.config.figures import START
 from imagenet_ddp.config.paths import HUB
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
@@ -56,6 +57,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),
         program=_PROGRAM, program_text=program, repository=(config.push or "").removeprefix(HUB), timm_name=timm_name,
+        start=contents.get("start", START),
         not_in_timm=timm_config.not_in_timm(metadata), views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
     )  # fmt: skip
     return without_secrets(card)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import lay_over, typed_value
-from imagenet_ddp.config.figures import TOP1
+from imagenet_ddp.config.figures import START, TOP1
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, check_classes, class_labels
@@ -77,7 +77,8 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         is_score = contents["monitor"] == f"val/{TOP1.name}"
         is_best = is_score and contents["best_step"] == stored["global_step"]
         epochs = contents["epoch"] + 1 if stored["global_step"] else 0
-        what = f"epoch {epochs}, imagenet_ddp {contents['version']}"
+        of = f"epoch {epochs}" if epochs else f"the start: {contents.get('start', START)}"
+        what = f"{of}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]
         return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs)
     return _of_weights(config, find_other(config.model, path))

@@ -21,21 +21,18 @@ _MOST_STEPS, _SMALLEST = 150, 1e-6  # of the optimizer; share of the largest var
 class Regression:
     """A logistic regression: logits = features @ weight.T + bias.
 
-    l2: chosen factor of half the squared weights of the standardised features. accuracy: share of correct classes among
-    the num_held_out images, by a regression to the others; the returned weights are fitted to all images.
+    l2: chosen factor of half the squared weights of the standardised features.
     """
 
     weight: Tensor  # float32 (num_classes, features)
     bias: Tensor  # float32 (num_classes,)
     l2: float
-    accuracy: float
-    num_held_out: int
 
 
 def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: int) -> Regression:
     """Fit a multinomial logistic regression. Its L2 penalty is the strongest whose loss on a held-out tenth is at most
     one standard error above the lowest (the one-standard-error rule), because the layers below learn little from a last
-    layer that is already certain of all training images.
+    layer that is already certain of all training images. The returned weights are fitted to all images.
 
     features: float (N, features), N > 0. targets: int64 (N,). seed: chooses the held-out images.
     """
@@ -46,21 +43,20 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
     held_out = order[:count]
     is_fitted = torch.ones(len(order), dtype=torch.bool, device=targets.device)
     is_fitted[held_out] = len(order) == count  # one image is all there is
-    fits: list[tuple[float, float, float, float, Tensor]] = []
+    fits: list[tuple[float, float, float, Tensor]] = []
     start = None
     for l2 in L2:
         start = axes.minimise(targets, num_classes, l2, is_fitted, start)
         logits = axes.logits(start, held_out)
         losses = F.cross_entropy(logits, targets[held_out], reduction="none")
         error = losses.std(correction=0).item() / count**0.5
-        hits = (logits.argmax(1) == targets[held_out]).float().mean().item()
-        fits.append((losses.mean().item(), error, l2, hits, start))
+        fits.append((losses.mean().item(), error, l2, start))
         lowest, its_error, *_ = min(fits, key=lambda fit: fit[0])
         if fits[-1][0] > lowest + its_error:  # weaker ones fit the training images ever more closely
             break
     lowest, error, *_ = min(fits, key=lambda fit: fit[0])
-    l2, hits, start = max((fit[2:] for fit in fits if fit[0] <= lowest + error), key=lambda fit: fit[0])
-    return Regression(*axes.of_features(axes.minimise(targets, num_classes, l2, start=start)), l2, hits, count)
+    l2, start = max((fit[2:] for fit in fits if fit[0] <= lowest + error), key=lambda fit: fit[0])
+    return Regression(*axes.of_features(axes.minimise(targets, num_classes, l2, start=start)), l2)
 
 
 class PrincipalAxes:

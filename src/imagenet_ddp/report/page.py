@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.figures import NO_TEMPERATURE, TOP1, TOP5, figure_of
+from imagenet_ddp.config.figures import NO_TEMPERATURE, START, TOP1, TOP5, figure_of
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
@@ -244,12 +244,13 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     """Return the key figures at the head of the page, as (name, value, note)."""
     shown = []
     if run.best is not None:
-        number = run.summary.get("num_val_images")
+        number, epoch = run.summary.get("num_val_images"), run.best_epoch
+        at = "" if epoch is None else f"epoch {epoch}" if epoch else f"the start: {run.summary.get('start') or START}"
 
         def note(metric: str, value: float) -> str:
             is_counted = metric in (TOP1.name, TOP5.name) and isinstance(number, int)
             words = interval_words(value * number, number) if is_counted and number else ""
-            return ", ".join(filter(None, (words, "" if run.best_epoch is None else f"epoch {run.best_epoch}")))
+            return ", ".join(filter(None, (words, at)))
 
         shown.append((f"best {run.score.title}", run.score.text(run.best), note(run.score.name, run.best)))
         for name, value in run.at_best.items():
@@ -266,6 +267,8 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     if run.train_s is not None:
         done, most = run.epochs, run.max_epochs
         trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
+        if (last := max(run.metrics["epoch"], default=0)) > done:
+            trained += f", and a part of epoch {last:.0f}"
         shown.append(("training time", duration(run.train_s), trained))
     return shown
 

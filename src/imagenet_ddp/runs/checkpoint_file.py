@@ -120,7 +120,7 @@ _PARTS = {
     "threads": list_of(integer(1), "two integers", 2),
     "best_score": NULL | kind("a number", lambda value: isinstance(value, float)),
     "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | TEXT,
-    "image_keys": NULL | kind("two lists of keys", _are_keys),
+    "start": TEXT, "image_keys": NULL | kind("two lists of keys", _are_keys),
 }  # fmt: skip
 
 

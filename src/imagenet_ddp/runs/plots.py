@@ -111,7 +111,8 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
     if len(scores):
         best = so_far[-1] if len(so_far) else scores.max() if score.mode == "max" else scores.min()
         at = best_epoch(table, name, best)
-        words = f", best validation {score.title} {score.text(best)}{'' if at is None else f' in epoch {at:.0f}'}"
+        when = "" if at is None else f" in epoch {at:.0f}" if at else " at the start"
+        words = f", best validation {score.title} {score.text(best)}{when}"
     others = [each for each in FIGURES.values() if each not in (LOSS, score) and f"val/{each.name}" in table]
     shown = {each.name: each.heading for each in (LOSS, score, *others, *FIGURES_OF["one"])}
     top5 = np.concatenate([column(table, f"{split}/{TOP5.name}")[1] for split in ("train", "val")])

@@ -24,7 +24,7 @@ _PARTS = {
     **dict.fromkeys(
         (
             "command", "folder", "finished_at", "git_commit", "precision", "hardware", "experiment", "ended_by",
-            "checkpoint", "weights", "predictions", "left_out",
+            "checkpoint", "weights", "predictions", "left_out", "start",
         ),
         NULL | TEXT,
     ),

@@ -59,6 +59,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         **{name: float(value) for name, value in metrics.items() if name.startswith("val/")},
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
+        "start": parts.train_log.start,
         **({"expected": head.estimate.plain} if head is not None and head.estimate is not None else {}),
         "num_val_images": parts.module.val_counts[0],
         "num_train_images": len(data.train_images),
@@ -91,6 +92,7 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         score = parts.module.task.score
         lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
+        lines += _no_gain_lines(job, parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
     steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
@@ -119,9 +121,28 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
         return []
     value = leaves(to_plain(job.config)).get(key)
     of = "a callback that sets trainer.should_stop" if key == "callbacks" else key
-    epochs, steps = parts.train_log.num_epochs, parts.trainer.global_step
-    after = f"{count_noun(epochs, 'epoch')} and {count_noun(steps, 'step')}"
-    return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}, after {after}."]
+    epochs, begun = parts.train_log.num_epochs, parts.train_log.num_begun
+    steps = count_noun(parts.trainer.global_step, "step")
+    at = f" in epoch {begun}, after {steps}" if begun > epochs else f", after {count_noun(epochs, 'epoch')} and {steps}"
+    if isinstance(value, float) and value.is_integer():  # as it is typed
+        value = int(value)
+    return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}{at}."]
+
+
+def _no_gain_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line if no later validation was better than that of the weights before the first step."""
+    log, score = parts.train_log, parts.module.task.score
+    best, last = log.best.value, log.scores.get(log.best.monitor)
+    if best is None or last is None or log.best.epoch or not log.val_step:
+        return []
+    number = parts.module.val_counts[0]
+    images = f" (a difference of {count_noun(round((best - last) * number), 'image')} of {number:,})"
+    longer = "budget_min" if job.config["budget_min"] else "trainer.max_epochs"
+    hint = f" Hint: more photographs or more time ({longer}) may help." if best < 1 else ""
+    return [
+        f"Training did not improve on its start, so the best net is the start: val {score.title} is {score.text(last)} "
+        f"at the end{images if score == TOP1 else ''}.{hint}"
+    ]
 
 
 def batch_norm_lines(net: nn.Module, val_loss: float | None, guess: float, steps: int, epochs: int) -> list[str]:
