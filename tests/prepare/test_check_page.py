@@ -215,7 +215,12 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
     # what was decided to keep is no longer to mend
     alone = next(pair for pair in pairs if {row["split"] for row in pair} == {"train"})
     like = next(group for group in rest if len(group) == 2)
-    kept = {"wrong_labels.csv": wrong[:1], "duplicates.csv": [*alone], "near_copies.csv": like}
+    kept = {
+        "wrong_labels.csv": wrong[:1],
+        "duplicates.csv": [*alone],
+        "near_copies.csv": like,
+        "quality.csv": [next(row for row in poor if row["issues"] == "blurry")],
+    }
     for name, rows in kept.items():
         listed = rows_of(checked, name)
         for row in listed:
@@ -233,6 +238,7 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
     assert pictures("wrong_labels", "<li title") == len(wrong) - 1 and "1 of which you have decided to keep" in text
     assert pictures("exact_copies", 'class="gallery small"') == len(pairs) - 1
     assert pictures("near_copies", 'class="gallery small"') == len(groups) - 1
+    assert said(r"(\d+) images? (?:is|are) hard to recognise") == [blamed - 1] and "2 images: blurry" in text
 
 
 def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):

@@ -26,6 +26,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.pages.section import Checked, Copy, Urgency
 from imagenet_ddp.pages.sections.exact_copies import FILE as DUPLICATES
+from imagenet_ddp.pages.sections.quality import FILE as QUALITY
 from imagenet_ddp.pages.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.prepare.check_page import NOTHING, PAGE, TO_MEND, check_page, find_faults, make_sections
 from imagenet_ddp.prepare.decisions import earlier_decisions
@@ -38,7 +39,7 @@ from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun
 
-LISTS = (BAD_IMAGES, DUPLICATES, NEAR_COPIES, WRONG_LABELS)  # into which a person writes decisions
+LISTS = (BAD_IMAGES, DUPLICATES, NEAR_COPIES, WRONG_LABELS, QUALITY)  # into which a person writes decisions
 WINDOW = 4096  # finished probes that may wait for a slow one before them
 HEADER_BYTES = 65536  # with the EXIF data of a photograph, and without those of a second image in the file
 MAX_PRINTED = 20  # bad images named in the summary

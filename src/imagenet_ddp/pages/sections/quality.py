@@ -11,16 +11,18 @@ from imagenet_ddp.system.text import count_noun
 
 FILE = "quality.csv"
 NUM_WORST = 12  # shown of each kind
-HEADER = ("path", "label", "split", "issues", *ROW.names)  # type: ignore[misc]
+HEADER = ("path", "label", "split", "issues", *ROW.names, "decision")  # type: ignore[misc]
 
 
 def quality(checked: Checked) -> Section | None:
-    """What more than half of the images have is a trait of the collection, such as the grey of X-rays, and no fault."""
+    """What more than half of the images have is a trait of the collection, such as the grey of X-rays, and no fault.
+    Images that a person has decided to keep are not shown."""
     rows = {name: rows for name, rows in checked.quality.items() if len(rows)}
     if not rows:
         return None
     how_bad = {name: badness(of_split) for name, of_split in rows.items()}
     poor = {name: {issue: values > 1 for issue, values in each.items()} for name, each in how_bad.items()}
+    is_shown = {name: ~_is_kept(checked, name, len(of_split)) for name, of_split in rows.items()}
     total = sum(int((of_split["width"] > 0).sum()) for of_split in rows.values())
     kinds, traits = list[dict[str, object]](), list[str]()
     for issue in ISSUES:
@@ -29,34 +31,48 @@ def quality(checked: Checked) -> Section | None:
             traits.append(issue.name)
             for each in poor.values():
                 each[issue.name][:] = False
-        elif number:
-            places = [(split, int(index)) for split, each in poor.items() for index in np.flatnonzero(each[issue.name])]
+        elif places := [(split, int(index)) for split, each in poor.items()
+                        for index in np.flatnonzero(each[issue.name] & is_shown[split])]:  # fmt: skip
             places.sort(key=lambda place: -float(how_bad[place[0]][issue.name][place[1]]))
             worst = [
                 checked.item(split, index, size=f"{rows[split][index]['width']} × {rows[split][index]['height']}")
                 for split, index in places[:NUM_WORST]
             ]
-            kinds.append({"name": issue.name, "number": number, "reason": issue.reason, "worst": worst})
+            kinds.append({"name": issue.name, "number": len(places), "reason": issue.reason, "worst": worst})
     counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != GREY]
     faults = np.concatenate(
-        [np.sum([each[issue.name] for issue in ISSUES if issue.name != GREY], axis=0) for each in poor.values()]
+        [
+            np.sum([each[issue.name] & is_shown[split] for issue in ISSUES if issue.name != GREY], axis=0)
+            for split, each in poor.items()
+        ]
     )
-    finding = Finding("No image is blurry, dark, too small or of an odd shape.", Urgency.GOOD)
+    but = "" if all(each.all() for each in is_shown.values()) else ", but for those that you have decided to keep"
+    finding = Finding(f"No image is blurry, dark, too small or of an odd shape{but}.", Urgency.GOOD)
     if number := int((faults > 0).sum()):
         are, several = "is" if number == 1 else "are", ""
         if number > 1 and faults.max() > 1:
             several = "; some are more than one of these"
         text = f"{count_noun(number, 'image')} {are} hard to recognise: {', '.join(counts)}{several}."
         finding = Finding(text, Urgency.LATER, "quality")
-    context = {"kinds": kinds, "traits": traits, "file": FILE, "total": total}
+    context = {"kinds": kinds, "traits": traits, "file": FILE, "total": total, "command": checked.relabel.get(FILE, "")}
     files = {FILE: _table(checked, rows, poor)}
-    return Section("quality", "Quality", context, [finding], "Quality of the images", files=files)
+    decide = FILE if number else ""
+    return Section("quality", "Quality", context, [finding], "Quality of the images", files=files, decide=decide)
+
+
+def _is_kept(checked: Checked, split: str, number: int) -> np.ndarray:
+    """Return which of the images of a split a person has decided to keep, bool (number,)."""
+    if not checked.decisions.get(FILE):
+        return np.zeros(number, bool)
+    places = ((checked.images[split].path(index), checked.label(split, index)) for index in range(number))
+    return np.array([checked.is_kept(FILE, *each) for each in places], bool)
 
 
 def _table(checked: Checked, rows: Mapping[str, np.ndarray], poor: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
     cells = (
         (checked.images[split].path(index), checked.label(split, index), split,
-         ", ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()))
+         ", ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()),
+         checked.decided(FILE, checked.images[split].path(index), checked.label(split, index)))
         for split, of_split in rows.items()
         for index, row in enumerate(of_split)
         if row["width"]
