@@ -127,7 +127,8 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     words = "the start: regression on frozen features"
     run("export", f"checkpoint={best}", "format=safetensors", "num_images=1", "out=m.safetensors", code=0)
     assert f"({words}, " in evaluated.stdout and f"| Training | {words}, " in (tmp_path / "README.md").read_text()
-    assert f", {words})" in run("report", "whole", code=0).stdout
+    reported = run("report", "whole", code=0).stdout
+    assert f", {words})" in reported and "(2 of 2 epochs, none better than the start)" in reported
 
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
     resumed = run("train", "resume=again/checkpoints/best.ckpt", code=0)

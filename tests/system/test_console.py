@@ -46,6 +46,7 @@ def test_what_is_typed_or_laid_out_already_stays():
     path = "/a/long/path-with-hyphens" * 5
     lines = console.wrap_text(f"it is broken. Hint: type `{command}`, and look at {path}.", 80, " 1. ", "    ")
     assert lines == [" 1. it is broken.", "    Hint: type", f"    `{command}`,", "    and look at", f"    {path}."]
+    assert console.wrap_text(f"{'x' * 76} 96 %", 80) == ["x" * 76, "  96 %"]
     traceback = f"Traceback:\n  File {path} in a line of a program\nValueError: {DEVICE}"
     assert console.fit_to_terminal(traceback, Terminal()) == traceback
 

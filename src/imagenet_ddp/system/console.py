@@ -25,11 +25,11 @@ Say = Callable[[str], None]
 def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
     """Return lines of at most width columns, with a hint on a new line.
 
-    Paths and text in backticks are never broken, because people copy them. A row of figures is broken only at its bars
-    ("|"). first, indent: prefixes of the first line and of the other lines. Input lines that begin with two spaces are
-    list items.
+    Paths and text in backticks are never broken, because people copy them, and no number is parted from its "%". A row
+    of figures is broken only at its bars ("|"). first, indent: prefixes of the first line and of the other lines. Input
+    lines that begin with two spaces are list items.
     """
-    glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
+    glued = re.sub(r"`[^`]*`|\d %", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
         glued = "\0| ".join(figures.replace(" ", "\0") for figures in glued.split(" | "))
     lines: list[str] = []
