@@ -33,11 +33,11 @@ HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm
 SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
 NEXT_STEPS = """\
-This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:
- {train} experiment=own_photos data.root=FOLDER budget_min=10   # your images, from ImageNet weights
- {train} experiment=quick data=imagefolder data.root=FOLDER     # your images, from scratch
- {train} data=stl10                                             # STL-10, which is downloaded
- {train} data=imagenet data.root=FOLDER                         # ImageNet"""
+This run used generated images. Next, train on others:
+your images, from ImageNet weights: `{train} experiment=own_photos data.root=FOLDER budget_min=10`
+your images, from scratch: `{train} experiment=quick data=imagefolder data.root=FOLDER`
+STL-10, which is downloaded: `{train} data=stl10`
+ImageNet: `{train} data=imagenet data.root=FOLDER`"""
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
