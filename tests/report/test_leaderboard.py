@@ -53,31 +53,32 @@ def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
 
 
 def test_only_runs_that_were_validated_on_the_same_images_are_ranked(tmp_path: Path):
-    """The largest set comes first; a run that has not ended yet belongs to the images that it was validated on."""
+    """The largest set comes first; a run that has not ended yet belongs to the images that it was validated on, and
+    those of another seed or fold to the images that they are drawn from."""
     photos: dict[str, Any] = {"data.name": "imagefolder", "data.root": "photos"}
     by_seed = {"data.val_fraction": 0.2}
     make_run(tmp_path / "0", photos, top1=0.5, num_val_images=64)
     make_run(tmp_path / "1", photos, top1=0.9)
     make_run(tmp_path / "2", photos | {"optim.lr": 1}, top1=0.7, finished=False)
     make_run(tmp_path / "3", photos | by_seed)
-    make_run(tmp_path / "4", photos | by_seed | {"seed": 1})
+    make_run(tmp_path / "4", photos | by_seed | {"seed": 1, "data.val_fold": 1}, num_val_images=499)
     make_run(tmp_path / "5", photos | {"data.root": "other"}, top1=0.99)
     table = table_of(tmp_path)
     rows = [tuple(row[at].text for at in (0, 1, 3)) for row in table.rows]
     assert rows == [
         ("1", "1", "A"),
         ("2", "2", "A"),
-        ("1", "0", "B"),
-        ("1", "3", "C"),
-        ("1", "4", "D"),
-        ("1", "5", "E"),
+        ("1", "3", "B"),
+        ("2", "4", "B"),
+        ("1", "0", "C"),
+        ("1", "5", "D"),
     ]
     assert table.columns[3].key == "val_images"
-    assert table.lead.startswith("The runs were validated on 5 sets of images, and compare only within a set: A (500 ")
-    assert "B (64 images, val_fraction=null data.root=photos), C (500 images, val_fraction=0.2 " in table.lead
+    assert table.lead.startswith("The runs were validated on 4 sets of images, and compare only within a set: A (500 ")
+    assert " B (val_fraction=0.2 data.root=photos), C (64 images, val_fraction=null data.root=photos)" in table.lead
     runs = best_first(tmp_path)
     legend = draw_curves(runs, find_differences(runs), "Runs").legends[0].get_texts()
-    assert legend[2].get_text().startswith("on B  50.00 %")
+    assert legend[2].get_text().startswith("on B  ")
     assert not table_of(tmp_path / "0").lead
 
 

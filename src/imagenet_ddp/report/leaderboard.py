@@ -112,14 +112,15 @@ def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
 
 # ---- the images that runs were validated on -------------------------------------------------------------------------
 
+# Options that choose the validation images. Those of a seed or a fold are drawn from the same, so their runs compare.
 _OF_IMAGES = ("data.name", "data._target_", "data.root", "data.labels", "data.val_dir", "data.val_fraction",
-              "data.val_fold", "data.groups", "data.fold", "data.images_dir")  # fmt: skip
+              "data.groups", "data.images_dir")  # fmt: skip
 
 
 def image_sets(runs: Sequence[Run]) -> list[int]:
-    """Return a number for each run, equal for runs that were validated on the same images, as far as their options and
-    the number of images tell: 0 for those of the first run. A run that has not been validated goes with the first one
-    of the same options."""
+    """Return a number for each run, equal for runs that were validated on the same images or on parts of the same
+    ones, as far as their options and the number of images tell: 0 for those of the first run. A run that has not
+    been validated goes with the first one of the same options."""
     chosen = [tuple((key, canonical(option(run, key))) for key in _image_keys(run)) for run in runs]
     counts = [_num_images(run) for run in runs]
     usual = {key: count for key, count in zip(chosen[::-1], counts[::-1], strict=True) if count is not None}
@@ -131,16 +132,17 @@ def image_sets(runs: Sequence[Run]) -> list[int]:
 
 
 def _num_images(run: Run) -> int | None:
-    """Return the number of images of the last validation; None: there was none."""
+    """Return the number of images of the last validation; None: there was none, or another seed or fold has another
+    number."""
+    if run.options.get("data.val_fraction") is not None:
+        return None
     _, counted = plots.column(run.metrics, "num_val_images_counted")
     return run.summary.get("num_val_images", int(counted[-1]) if len(counted) else None)
 
 
 def _image_keys(run: Run) -> list[str]:
     """Return the options that choose the validation images of a run."""
-    is_by_seed = run.options.get("data.val_fraction") is not None or run.options.get("data.name") == "shapes"
-    args = [key for key in run.options if key.startswith("data.args.")]
-    return [*_OF_IMAGES, *args, *(["seed"] if is_by_seed else [])]
+    return [*_OF_IMAGES, *(key for key in run.options if key.startswith("data.args."))]
 
 
 def _set_name(number: int) -> str:

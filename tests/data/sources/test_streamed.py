@@ -297,7 +297,7 @@ def test_a_server_that_sends_without_end_is_left(folder: Path, tmp_path: Path, m
             except OSError:  # the client has gone
                 pass
 
-        def log_message(self, *args: Any) -> None: ...
+        def log_message(self, format: str, *args: Any) -> None: ...
 
     monkeypatch.setattr(streaming, "TRIES", 1)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
