@@ -2,6 +2,8 @@
 error into one of them."""
 
 import functools
+import os
+import re
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +14,11 @@ from imagenet_ddp.mistakes import Mistake
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# files of installed packages, of Python and of this one
+LIBRARY = re.compile(
+    r".*[/\\](site|dist)-packages[/\\]|<|"
+    + "|".join(re.escape(f"{Path(file).parent}{os.sep}") for file in (os.__file__, __file__))
+)
 
 
 class ConfigError(Exception):
@@ -67,12 +74,21 @@ def is_silent_end(error: BaseException) -> bool:
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
-def place_of(error: BaseException, skip: str = "") -> str:
-    """Return where an exception was raised, such as "train.py, line 12, in read". skip: a package whose frames are left
-    out, so that the place is in the code that calls it."""
+def own_place(error: BaseException) -> str:
+    """Return where an exception was raised in the innermost code of the user's own, such as "mine.py, line 12, in
+    read", or "" if it passed through none."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not (skip and skip in Path(frame.filename).parts)] or frames
-    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else "at an unknown place"
+    return next((_place(frame) for frame in reversed(frames) if not LIBRARY.match(frame.filename)), "")
+
+
+def place_of(error: BaseException) -> str:
+    """Return own_place(error), or where the exception was raised if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return own_place(error) or (_place(frames[-1]) if frames else "at an unknown place")
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
 
 
 def silent_end(error: BaseException, who: str) -> str:

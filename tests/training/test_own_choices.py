@@ -152,3 +152,24 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_what_does_not_fit_is_refused(typed: list[str], said: str, run: Run, tree: Path) -> None:
     done = run("train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1", *typed, code=2)
     assert said in " ".join(done.stderr.split()) and "Hint: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("return super().training_step(batch, batch_idx)['loss']", "must return the sums that are logged beside the"),
+        ("return {'los': 0}", "Lightning rejects what training_step returned: "),
+        ("x, y = batch", "ValueError: too many values to unpack (expected 2) (PLACE). Hint: correct that place: batch"),
+        ("return self(batch['images'])", "KeyError: 'images' (PLACE)."),
+        ("return self('image')", "'str' object has no attribute 'dtype' (PLACE)."),
+    ],
+)
+def test_a_first_step_of_ones_own_that_fails_is_explained(
+    step: str, said: str, run: Run, tree: Path, tmp_path: Path
+) -> None:
+    code = f"class Wrong(ImageClassifier):\n    def training_step(self, batch, batch_idx):\n        {step}\n"
+    (tmp_path / "wrong.py").write_text(f"from imagenet_ddp.models import ImageClassifier\n{code}")
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "module._target_=wrong.Wrong"]
+    done = run("train", *options, code=1)
+    text, place = " ".join(done.stderr.split()), f"{tmp_path}/wrong.py, line 4, in training_step"
+    assert said.replace("PLACE", place) in text and "docs/library.md" in text and "Traceback" not in text

@@ -12,6 +12,8 @@ import torch
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
 from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, cpu_seconds, on_cpu
 from imagenet_ddp.config.figures import FIGURES_OF, START, TOP1
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.lightning_module import STEP_RETURNS
 from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.models.task import task_of
 
@@ -106,6 +108,9 @@ class TrainLog(L.Callback):
         self.begun = True
         if not self.counts_images:
             return
+        if "sums" not in outputs:
+            what = "training_step must return the sums that are logged beside the loss, but did not"
+            raise RunError(f"{what}. Hint: {STEP_RETURNS}.")
         self.sums.add(outputs["sums"])
         self.train_times.end_step(batch["step_images"])
         step = trainer.global_step  # read once, because Lightning computes it on each access

@@ -158,7 +158,7 @@ def require_logits(
         except Exception as error:
             if is_silent_end(error):  # which the training step reports
                 return
-            reason = f"{type(error).__name__}: {first_line(error).rstrip('.')} ({place_of(error, skip='torch')})"
+            reason = f"{type(error).__name__}: {first_line(error).rstrip('.')} ({place_of(error)})"
             raise ConfigError(f"{must}, but raised {reason}. Hint: correct the net there.") from error
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         if shape != (2, num_classes):

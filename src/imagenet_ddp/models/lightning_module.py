@@ -21,6 +21,9 @@ from imagenet_ddp.models.task import OneLabel, Task
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.system.seeding import hash_seed
 
+# for messages about a training_step of the user's own
+STEP_RETURNS = 'return {**super().training_step(batch, batch_idx), "loss": loss} from it, see docs/library.md'
+
 
 class ImageClassifier(L.LightningModule):
     """A LightningModule for the batches of ImageDataModule.

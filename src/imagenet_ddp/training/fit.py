@@ -76,6 +76,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
             diagnosis.explained(plan),
             diagnosis.refusing(lambda: train_log.begun),
             diagnosis.restoring(job.checkpoint, lambda: train_log.updated),
+            diagnosis.trying_own_step(lambda: train_log.begun),
             diagnosis.first_failure(lambda: train_log.failure, log.say),
         ):
             yield
