@@ -117,14 +117,35 @@ def test_misspelt_code_is_in_the_list_of_all_mistakes(mypkg: str, refused: Calla
     wrong = {"data": "mypk.pairs", "loss": "mypkg.Los", "module": "mypkg.Smal", "optim": "torch.optim.Adamm"}
     said = refused("train", "optim.lr=-1", *(f"{group}._target_={target}" for group, target in wrong.items()))
     assert "5 mistakes" in said and all(f"{group}._target_ must name" in said for group in wrong)
-    with pytest.raises(
-        ConfigError, match=r"^model\._target_=json\.loads must be callable with its arguments, but "
-    ) as caught:
-        make("model._target_", "json.loads", {"s": "{"})
-    assert "decoder.py" in str(caught.value) and "HYDRA" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"that can be imported, got math\.nothing: No module named") as caught:
         make("model._target_", "math.nothing", {})
     assert "HYDRA" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "target", "arguments", "said"),
+    [
+        ("model", "no_arguments", "num_classes=..., widht=...", "unexpected keyword argument 'num_classes'. "),
+        ("model", "reads", "num_classes=..., widht=...", "(PLACE, line 9, in reads). "),
+        ("loss", "plain_loss", "no arguments", "required positional arguments: 'logits' and 'target'. "),
+    ],
+)
+def test_a_factory_that_cannot_be_called_is_told_how_it_is_and_where_its_own_code_failed(
+    key: str, target: str, arguments: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The innermost frame of an error may be in Python, Hydra or torch, which the user cannot correct."""
+    (tmp_path / f"{key}_{target}.py").write_text(
+        "import json\n\n\ndef no_arguments():\n    pass\n\n\n"
+        "def reads(num_classes, widht):\n    return json.loads('{')\n\n\ndef plain_loss(logits, target):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = dict.fromkeys(re.findall(r"\w+(?==)", arguments), 3)
+    with pytest.raises(ConfigError, match=rf"^{key}\._target_=.* must be callable with its arguments") as caught:
+        make(f"{key}._target_", f"{key}_{target}.{target}", given)
+    text = str(caught.value)
+    assert said.replace("PLACE", f"{tmp_path}/{key}_{target}.py") + f"Hint: it is called with {arguments};" in text
+    assert ("returns the loss function" in text) == (key == "loss")
+    assert text.count(".py") == said.count("PLACE"), text
 
 
 def test_of_a_lightning_module_only_forward_is_used(mypkg: str, tree: Path, run: Run):

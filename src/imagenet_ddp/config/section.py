@@ -4,7 +4,6 @@ import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from hydra.errors import InstantiationException
@@ -12,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.config.validators import choice, is_mapping
-from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end, place_of
+from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end, own_place
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import first_line
 
@@ -204,7 +203,11 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         raise
     except failures as error:
         what = f"{key}={target} must be callable with its arguments, but the call failed: {_reason(error)}"
-        raise ConfigError(Mistake(what, (key,), hint="correct that place, or the arguments")) from error
+        names = ", ".join(f"{name}=..." for name in (*arguments, *more))
+        group = key.partition(".")[0]
+        made = f"name a function or class that returns the {group} function, " if group in ("loss", "schedule") else ""
+        hint = f"it is called with {names or 'no arguments'}; {made}correct it, or correct the arguments"
+        raise ConfigError(Mistake(what, (key,), hint=hint)) from error
 
 
 def _reason(error: BaseException) -> str:
@@ -214,8 +217,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, InstantiationException):  # of Hydra itself
         return "it is a value that cannot be called, or may run other programs"
     said = f"{type(error).__name__} was raised" if is_silent_end(error) else first_line(error).rstrip(".")
-    place = place_of(error)
-    return said if place.startswith(("<frozen", f"{Path(__file__)},")) else f"{said} ({place})"
+    return f"{said} ({place})" if (place := own_place(error)) else said
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
