@@ -1,5 +1,6 @@
 """Runs are sorted, and shown with what differs; their curves have no text cut off."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from imagenet_ddp.report.leaderboard import (
     find_differences,
     labels,
     leaderboard,
+    over_seeds,
+    seeds_table,
     short_names,
     sort_runs,
 )
@@ -80,6 +83,55 @@ def test_only_runs_that_were_validated_on_the_same_images_are_ranked(tmp_path: P
     legend = draw_curves(runs, find_differences(runs), "Runs").legends[0].get_texts()
     assert legend[2].get_text().startswith("on B  ")
     assert not table_of(tmp_path / "0").lead
+
+
+def test_finished_runs_that_differ_in_the_seed_alone_have_a_mean_and_a_deviation(tmp_path: Path):
+    """A seed counts once; a run with another option or other images, or that has not finished, is in no group."""
+    scores = {0.1: (0.5, 0.6, 0.7), 0.2: (0.8, 0.9), 0.3: (0.99,)}
+    for lr, top1s in scores.items():
+        for seed, top1 in enumerate(top1s):
+            make_run(tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1)
+    make_run(tmp_path / "again", {"optim.lr": 0.2, "seed": 0}, top1=0.6)  # with 0.8: 0.7
+    make_run(tmp_path / "stopped", {"optim.lr": 0.3, "seed": 1}, finished=False)
+    make_run(tmp_path / "other", {"optim.lr": 0.1, "seed": 3, "data.root": "b"}, top1=0.9)
+    runs = best_first(tmp_path)
+    differences = find_differences(runs)
+    groups = over_seeds(runs, differences)
+    assert [(group.mean, group.std) for group in groups] == [
+        (pytest.approx(0.8), pytest.approx(0.02**0.5)),
+        (pytest.approx(0.6), pytest.approx(0.1)),
+    ]
+    shown = seeds_table(runs, differences)
+    assert shown
+    assert as_text(shown, 80)[0] == [
+        "#  options        top-1 %  on  seeds",
+        "------------------------------------",
+        "1  lr=0.2   80.00 ± 14.14  A       2",
+        "2  lr=0.1   60.00 ± 10.00  A       3",
+    ]
+    table = leaderboard(runs, differences)
+    at = [column.key for column in table.columns].index("num_seeds")
+    found = {row[1].text: [cell.value for cell in row[at : at + 3]] for row in table.rows}
+    assert found["again"] == found["0.2_0"] == ["2", str(groups[0].mean), str(groups[0].std)]
+    assert found["stopped"] == found["other"] == found["0.3_0"] == [None] * 3
+
+
+def test_the_means_over_seeds_are_ranked_within_a_set_of_images(tmp_path: Path):
+    for number, root in enumerate("aaabb"):
+        make_run(tmp_path / str(number), {"data.root": root, "seed": number}, top1=0.5 + number / 10)
+    for seed in range(2):
+        folder = make_run(tmp_path / f"s{seed}", {"data.root": "a", "data.labels": "several", "seed": seed})
+        (folder / "summary.json").write_text(json.dumps({"finished": True, "best/val/map": 0.5 + seed / 10}))
+    runs = best_first(tmp_path)
+    shown = seeds_table(runs, find_differences(runs))
+    assert shown
+    assert as_text(shown, 80)[0] == [
+        "#  options                           top-1 %         mAP %  on  seeds",
+        "---------------------------------------------------------------------",
+        "1  labels=one data.root=a      60.00 ± 10.00             -  A       3",
+        "1  labels=one data.root=b       85.00 ± 7.07             -  B       2",
+        "1  labels=several data.root=a              -  55.00 ± 7.07  C       2",
+    ]
 
 
 def test_options_beyond_the_sixth_are_in_the_csv(tmp_path: Path):

@@ -31,6 +31,7 @@ def test_a_sweep(run: Run, tmp_path: Path):
     assert all(len(line) <= 80 for line in lines)
     assert "\n# 3 runs in s\n" in (tmp_path / "runs/s/report.md").read_text()
     assert "Not shown on this narrow terminal, but in report.csv: best epoch." in lines
+    assert "Over seeds" not in lines, "no two runs differ in the seed alone"
     assert lines[-1] == "Written to runs/s: report.md, report.csv, report_curves.png"
     assert reports(tmp_path / "runs/s") == ["report.csv", "report.md", "report_curves.png"]
     picture = imread(tmp_path / "runs/s/report_curves.png")
@@ -51,6 +52,15 @@ def test_a_set_of_validation_images_is_a_table(run: Run, tmp_path: Path):
         ["1", "2", "70.00", "A"], ["2", "0", "50.00", "A"], [], ["1", "1", "60.00", "B"],
     ]  # fmt: skip
     assert lines[2] in (tmp_path / "runs/report.md").read_text().replace("\\", "")
+
+
+def test_a_sweep_over_seeds_has_a_second_table(run: Run, tmp_path: Path):
+    for seed in range(2):
+        make_run(tmp_path / "runs" / str(seed), {"seed": seed}, top1=0.5 + seed / 10)
+    lines = run("report", "runs", COLUMNS="200").stdout.splitlines()
+    at = lines.index("Over seeds")
+    assert lines[at - 1] == lines[at + 1] == "" and lines[at + 4] == "1  55.00 ± 7.07      2"
+    assert "## Over seeds\n\n| \\# | top-1 % | seeds |" in (tmp_path / "runs/report.md").read_text()
 
 
 def test_odd_names(run: Run, tmp_path: Path):

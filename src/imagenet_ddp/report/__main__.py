@@ -150,13 +150,18 @@ def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
         raise ConfigError(mistakes)
     runs = leaderboard.sort_runs([*{run.folder: run for own in found.values() for run in own}.values()])
     differences = leaderboard.find_differences(runs)
-    table = leaderboard.leaderboard(runs, differences)
+    table, seeds = leaderboard.leaderboard(runs, differences), leaderboard.seeds_table(runs, differences)
     _print_table(table)  # before the figure is drawn, which takes a second or two
+    if seeds:
+        _say([""])
+        _print_table(seeds)
     title = printable(f"{count_noun(len(runs), 'run')} in {', '.join(folder.resolve().name for folder in folders)}")
     with plots.colors("light"):
         figure = leaderboard.draw_curves(runs, differences, title)
     return {
-        "report.md": leaderboard.markdown_document(title, table, "report_curves.png").encode(),
+        "report.md": leaderboard.markdown_document(
+            title, [table, *([seeds] if seeds else [])], "report_curves.png"
+        ).encode(),
         "report.csv": as_csv(table, delimiter),
         "report_curves.png": plots.png(figure, Software=MARKER),
     }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli.known_terms import removed
@@ -171,6 +172,7 @@ def _say_sets(runs: Sequence[Run], differences: Differences, sets: Sequence[int]
 MOST_OPTIONS = 6  # columns of options; further ones are in the CSV only
 CSV_COLUMNS = ("num_devices", "num_nodes", "global_batch_size", "precision", "num_parameters", "num_train_images",
                "num_val_images", "data_wait_frac", "git_commit", "finished_at")  # fmt: skip
+OVER_SEEDS = ("num_seeds", "mean_over_seeds", "std_over_seeds")  # in the CSV only, for each run of a group
 
 
 def sort_runs(runs: Sequence[Run]) -> list[Run]:
@@ -216,11 +218,16 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
           for index, each in enumerate(further)),
         Column("images_per_s", "images/s", drop=850),
         Column("train_s", "time", drop=980),
-        *(Column(key, "", shown=False) for key in ("max_epochs", *CSV_COLUMNS, "folder")),
+        *(Column(key, "", shown=False) for key in ("max_epochs", *CSV_COLUMNS, *OVER_SEEDS, "folder")),
     ]  # fmt: skip
     names = short_names([run.folder for run in runs])
+    groups = {run.folder: group for group in over_seeds(runs, differences) for run in group.runs}
     rows = [
-        [Cell(place, str(place)), text_cell(name), *_cells(run, differences, scores, further, _set_name(number))]
+        [
+            Cell(place, str(place)),
+            text_cell(name),
+            *_cells(run, differences, scores, further, _set_name(number), groups.get(run.folder)),
+        ]
         for place, run, name, number in zip(places, runs, names, sets, strict=True)
     ]
     counts = [f"{count} {state}" for state in STATES if (count := sum(run.state == state for run in runs))]
@@ -264,11 +271,17 @@ def _further(runs: Sequence[Run], scores: Sequence[Figure]) -> list[Figure]:
 
 
 def _cells(
-    run: Run, differences: Differences, scores: Sequence[Figure], further: Sequence[Figure], set_name: str
+    run: Run,
+    differences: Differences,
+    scores: Sequence[Figure],
+    further: Sequence[Figure],
+    set_name: str,
+    group: "OverSeeds | None",
 ) -> list[Cell]:
     values = [option(run, key) for key in differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
-    csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
+    seeds = (len(group.values), group.mean, group.std) if group else (None,) * len(OVER_SEEDS)
+    csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), *seeds, run.folder]
     return [
         *(figure_cell(each, run.best if each == run.score else None) for each in scores),
         text_cell(set_name),
@@ -301,14 +314,90 @@ def number_cell(value: float | None) -> Cell:
     return Cell(value, f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}")
 
 
-def markdown_document(title: str, table: Table, picture: str) -> str:
+def markdown_document(title: str, tables: Sequence[Table], picture: str) -> str:
     """Return the text of report.md. picture: file name of the figure with the curves."""
-    notes = [line for note in table.notes for line in (escape_markdown(note), "")]
-    return "\n".join([
-        f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", "", f"## {escape_markdown(table.title)}", "",
-        *([escape_markdown(table.lead), ""] if table.lead else []),
-        *as_markdown(table), "", *notes, f"![Validation score and training loss over the epochs]({picture})", "",
-    ])  # fmt: skip
+    lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
+    for table in tables:
+        lead = [escape_markdown(table.lead), ""] if table.lead else []
+        notes = [line for note in table.notes for line in (escape_markdown(note), "")]
+        lines += [f"## {escape_markdown(table.title)}", "", *lead, *as_markdown(table), "", *notes]
+    return "\n".join([*lines, f"![Validation score and training loss over the epochs]({picture})", ""])
+
+
+# ---- the score over the seeds ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """Finished runs on one set of validation images that differ only in the seed."""
+
+    runs: list[Run]
+    set_number: int
+    score: Figure
+    values: list[float]  # best score of each seed, the mean if several runs have the seed
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def std(self) -> float:
+        """Return the sample standard deviation."""
+        return stdev(self.values)
+
+
+def over_seeds(runs: Sequence[Run], differences: Differences) -> list[OverSeeds]:
+    """Return the groups of at least two seeds: within a set of images and a score, the best mean first."""
+    alike = dict[tuple[Any, ...], list[Run]]()
+    for run, number in zip(runs, image_sets(runs), strict=True):
+        if run.state == "finished" and run.best is not None:
+            options = [canonical(option(run, key)) for key in differences.keys if key != "seed"]
+            alike.setdefault((number, run.score, *options), []).append(run)
+    groups = list[OverSeeds]()
+    for (number, score, *_), members in alike.items():
+        bests = dict[str, list[float]]()
+        for run in members:
+            bests.setdefault(canonical(option(run, "seed")), []).append(run.best or 0.0)
+        if len(bests) > 1:
+            groups.append(OverSeeds(members, number, score, [*map(fmean, bests.values())]))
+    scores = _scores(runs)
+
+    def order(group: OverSeeds) -> tuple[int, int, float]:
+        return group.set_number, scores.index(group.score), -group.mean if group.score.mode == "max" else group.mean
+
+    return sorted(groups, key=order)
+
+
+def seeds_table(runs: Sequence[Run], differences: Differences) -> Table | None:
+    """Return the table of the groups, with the options that tell them apart; None if there are none. Places begin anew
+    with each set of validation images."""
+    if not (groups := over_seeds(runs, differences)):
+        return None
+    firsts, sets = [group.runs[0] for group in groups], [group.set_number for group in groups]
+    keys = [
+        key for key in differences.keys if key != "seed" and len({canonical(option(run, key)) for run in firsts}) > 1
+    ]
+    scores = _scores(firsts)
+    columns = [
+        Column("place", "#"),
+        Column("options", "options", right=False, shown=bool(keys)),
+        *(Column(f"best/val/{each.name}", f"{each.title} %" if each.is_share else each.title) for each in scores),
+        Column("val_images", "on", right=False, shown=any(image_sets(runs))),
+        Column("num_seeds", "seeds"),
+    ]
+    rows = list[list[Cell]]()
+    for index, group in enumerate(groups):
+        mean, std = (figure_cell(group.score, value).text for value in (group.mean, group.std))
+        place = sets[: index + 1].count(group.set_number)
+        rows.append([
+            Cell(place, str(place)),
+            text_cell(differences.describe(group.runs[0], keys)),
+            *(Cell(group.mean, f"{mean} ± {std}") if each == group.score else number_cell(None) for each in scores),
+            text_cell(_set_name(group.set_number)),
+            Cell(len(group.values), str(len(group.values))),
+        ])  # fmt: skip
+    note = "± is the sample standard deviation over the seeds of finished runs that differ in nothing else."
+    return Table(columns, rows, "Over seeds", [note])
 
 
 # ---- the curves -----------------------------------------------------------------------------------------------------
