@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.plans import plan_of
 
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.training import run_summary
@@ -107,3 +108,18 @@ def test_a_training_that_improved_nothing_says_so(
     lines = run_summary._no_gain_lines(job, parts)
     start = "Training did not improve on its start, so the best net is the start: val "
     assert [line.startswith(f"{start}{said}") for line in lines] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "value", "said"),
+    [("val/ece", 0.12, "val/ece (0.12, epoch 1)."), ("val/top5", 0.5, "val/top5 (50.00 %, epoch 1)."),
+     ("val/ece", None, None), ("val/top1", 0.5, None), (None, None, None)],
+)  # fmt: skip
+def test_another_metric_than_the_score_that_selects_the_best_weights_is_named(
+    monitor: str | None, value: float | None, said: str | None
+) -> None:
+    callback = monitor and ResumeCheckpoint(monitor=monitor)
+    if callback:
+        callback.best.value, callback.best.epoch = value, 1
+    parts: Any = SimpleNamespace(checkpoint_callback=callback, train_log=TrainLog())
+    assert run_summary._other_best_lines(parts) == ([f"best.ckpt is that of the best {said}"] if said else [])

@@ -14,7 +14,7 @@ from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.config.figures import TOP1
+from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
@@ -93,6 +93,7 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
         score = parts.module.task.score
         lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
         lines += _no_gain_lines(job, parts)
+    lines += _other_best_lines(parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
     steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
@@ -127,6 +128,17 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
     if isinstance(value, float) and value.is_integer():  # as it is typed
         value = int(value)
     return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}{at}."]
+
+
+def _other_best_lines(parts: Run) -> list[str]:
+    """Return a line on the weights in best.ckpt if another metric than the score selects them."""
+    if parts.checkpoint_callback is None:
+        return []
+    best = parts.checkpoint_callback.best
+    if best.value is None or best.monitor == parts.train_log.best.monitor:
+        return []
+    value = figure_of(best.monitor).text(best.value)
+    return [f"best.ckpt is that of the best {best.monitor} ({value}, epoch {best.epoch})."]
 
 
 def _no_gain_lines(job: Job, parts: Run) -> list[str]:
