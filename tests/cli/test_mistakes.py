@@ -32,9 +32,9 @@ LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
     "pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
     "pets optim.lr=1": ["data data.root", "data=imagefolder data.root=pets"], "x.ckpt": ["resume", "resume=x.ckpt"],
-    "--lr=0.5": ["", "optim.lr=0.5"],
+    "--lr=0.5": ["", "optim.scaling=none optim.lr=0.5"], "main.py": ["", "without main.py"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
-    "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.lr=VALUE"],
+    "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.scaling=none optim.lr=VALUE"],
     "data=imagefolder data.root=my pets seed=1": ["data.root", "data.root=my pets"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
     # ---- unknown keys
@@ -366,7 +366,8 @@ OF_EXAMPLES = "-a resnet50 --dist-url 'tcp://127.0.0.1:FREEPORT' --dist-backend 
     [
         (
             "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=-5 seed=4",
-            "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.lr=0.2 data.batch_size=8",
+            "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.scaling=none optim.lr=0.2 "
+            "data.batch_size=8",
         ),
         (
             f"{OF_EXAMPLES} --world-size 2 --rank 0 data",  # a folder of that name

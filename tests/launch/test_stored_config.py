@@ -100,7 +100,9 @@ def test_no_command_runs_the_code_of_a_checkpoint(
         done = run(verb, *options, code=(1 if verb == "report" else 2) if is_used else 0)
         assert not (tmp_path / "done").exists(), verb
         assert "Traceback" not in done.stderr, verb
-        assert ("name no code but that of this program" in " ".join(done.stderr.split())) is is_used, done.stderr
+        assert ("name no code but that of this program" in " ".join((done.stdout + done.stderr).split())) is is_used, (
+            done
+        )
 
 
 @pytest.mark.parametrize(

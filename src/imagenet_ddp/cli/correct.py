@@ -6,17 +6,25 @@ from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 
 def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | None:
-    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete, or if a
-    renamed option would replace another value of its key."""
+    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete, or if an
+    option would replace the values of a sweep, or a renamed option another value of its key."""
     words = list(argv)
     for mistake in mistakes:
         if not (mistake.fixes and mistake.fixes[0].is_complete):
             return None
         fix = mistake.fixes[0]
+        if any(_sweeps(option, words) for option in fix.options):
+            return None
         if (fix.without or mistake.typed) and any(_replaces(option, words, mistake) for option in fix.options):
             return None
         words = apply(fix, words, mistake.typed)
     return words
+
+
+def _sweeps(option: str, words: Sequence[str]) -> bool:
+    """Return whether a sweep has several values for the key of the option."""
+    is_sweep = "-m" in words or "--multirun" in words
+    return is_sweep and any(key_of(word) == key_of(option) and "," in word.partition("=")[2] for word in words)
 
 
 def _replaces(option: str, words: Sequence[str], mistake: Mistake) -> bool:

@@ -47,7 +47,7 @@ def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistak
         names = files.names(key.partition("@")[0])
         if value in names and not option.sign:
             of_train = [each for each in (getattr(cause, "full_key", None) for cause in causes(error)) if each]
-            if key == "experiment" and of_train and of_train[0] in declared("train"):
+            if key == "experiment" and of_train and of_train[0] in declared("train") and of_train[0] not in keys:
                 what = f"{line} is for a training, because it sets {of_train[0]}, which {verb} does not have"
                 return Mistake(what, (key,), (setting("experiment=finetune", aim="for the same net and images"),))
             reason, hint = in_file(error, f"{key}/{value}", is_group=key in keys)

@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
@@ -34,6 +34,8 @@ def not_readable(
         what = f"{shlex.quote(word)} must be key=value"
         is_name = word in names(verb)  # prepare check
         ways = ways_to_read(verb, [f"{verb}={word}"] if is_name else _path_options(verb, word), others)
+        if word.endswith(".py") and not exists(word):  # the script of another program
+            return Mistake(what, fixes=(without(word),), typed=(word,))
         if not ways:
             return Mistake(what, hint="`--help` shows examples", typed=(word,))
         if (key := key_of(ways[0][-1])) in ("data.root", "images"):

@@ -181,6 +181,8 @@ def _of_other_program(typed: Sequence[str], term: Term | None, values: Sequence[
         return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
     value = values[0].replace("FREEPORT", "29500") if values else "VALUE"  # a word in the README of pytorch/examples
     here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
+    if here.startswith("python "):
+        return Mistake(f"{option} is an option of another program", hint=f"run `{here}` ({note})", typed=tuple(typed))
     options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
     fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")
     return Mistake(f"{option} is an option of another program", fixes=(fix,), typed=tuple(typed))

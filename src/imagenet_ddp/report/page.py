@@ -34,6 +34,7 @@ TEMPLATE = Path(__file__).with_name("page.html")
 NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
+LEAST_SURE = 6  # number of images that are shown if none is doubtful
 DOUBTFUL = 0.5  # probability of the second class as a share of that of the first, from which an image is doubtful
 MIN_TOP1 = 0.6  # of a net whose disagreement with a label says something about the label
 USUAL_NET = {
@@ -152,8 +153,8 @@ def _analyse(
     worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
     second = found.top_probability[:, 1] if found.top.shape[1] > 1 else np.zeros(len(found))
     doubts = np.where(found.prediction >= 0, second / np.maximum(found.confidence, 1e-12), 0)
-    by_doubt = np.argsort(-doubts, kind="stable")[: int((doubts >= DOUBTFUL).sum())]
-    doubtful: list[int] = by_doubt[:NUM_THUMBNAILS].tolist()
+    num_doubtful = int((doubts >= DOUBTFUL).sum())
+    doubtful: list[int] = np.argsort(-doubts, kind="stable")[: num_doubtful or LEAST_SURE][:NUM_THUMBNAILS].tolist()
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
@@ -182,7 +183,7 @@ def _analyse(
         "matrix_labels": [found.labels[number] for number in order],
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
-        "num_doubtful": len(by_doubt),
+        "num_doubtful": num_doubtful,
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
         "suspects": [item(row) for row in suspects],

@@ -53,7 +53,7 @@ def prepare_training(
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes, refitted)
         for line in (sentence, *weights.facts.lines(config.data)):
             say(line)
-        if model.head == "regression" and not head_fits:
+        if model.head == "regression" and (not head_fits or config.trainer.max_epochs == 0):  # of which it is all
             require_features(module.net, model.name, heads, config.data.image_size)
             minutes = math.inf if config.budget_min is None else config.budget_min
             until_s = begin_s + 60 * MOST_ON_FEATURES * minutes

@@ -122,6 +122,12 @@ def _averaging_lines(plan: Plan) -> list[str]:
 
 def _warmup_lines(plan: Plan) -> list[str]:
     (warmup, reason), schedule, max_steps = plan.warmup_epochs, plan.config.schedule, plan.config.trainer.max_steps
+    last = plan.config.trainer.max_epochs
+    if warmup and last not in (None, -1) and warmup >= last > 0 and not plan.config["budget_min"]:
+        return [
+            f"The warm-up takes {_epochs(warmup)}, and so the whole run: the learning rate does not reach its value. "
+            "Hint: set schedule.warmup_epochs=0, or a larger trainer.max_epochs."
+        ]
     if not isinstance(schedule, Warmed) or schedule.warmup_epochs != "auto" or schedule.warmup_steps is not None:
         return []
     least = ", or a tenth of trainer.max_steps if that is less" if warmup and max_steps > 0 else ""
