@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.cli.correct import apply
+from imagenet_ddp.cli.correct import apply, corrected
 from imagenet_ddp.cli.known_terms import REMOVED
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.keys import declared
@@ -128,6 +128,7 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
 ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", "2"): ("", "`--help` shows examples"), ("train", "ä=1"): ("ä", "cannot be read by Hydra's grammar"),
     ("predict", "pets/1.jpg pets"): ("images", "type one value for images, such as a folder"),
+    ("train", "-e"): ("", "run `python -m imagenet_ddp.evaluate checkpoint=FILE "),
     ("train", "--bogus"): ("", "is not an option"), ("train", "+bogus=1"): ("bogus", "--cfg job"),
     ("train", "hydra.foo=1"): ("hydra.foo", "Key 'foo' not in 'HydraConf'."),
     ("train", "~bogus"): ("bogus", "bogus is not a known key"),
@@ -208,6 +209,13 @@ def test_a_mistake_and_its_fixes(verb: str, line: str, expected: list[str]):
             left = mistakes(apply(fix, argv, mistake.typed), verb)
             assert mistake not in left, (mistake, fix, left)
             assert {each.what.partition(" ")[0] for each in left} <= before, (mistake, fix, left)
+
+
+def test_no_correction_replaces_the_values_of_a_sweep():
+    argv = ["-m", "optim.lr=0.05,-1", "seed=0,1"]
+    assert corrected(argv, mistakes(argv)) is None
+    argv = ["-m", "optim.lr=-1", "seed=0,1"]
+    assert corrected(argv, mistakes(argv)) == ["-m", "optim.lr=0.1", "seed=0,1"]
 
 
 def test_the_folder_of_a_run_is_refused_to_a_new_one_only(here: Path):

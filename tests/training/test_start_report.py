@@ -26,6 +26,15 @@ def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_cla
     log = (tmp_path / "r/logs/rank0.log").read_text()
     for words in ("Average of the weights: exponential", " in step 1, ", "Batch norm uses and keeps"):
         assert words in log and words not in done.stdout, "of interest to those who look for it"
+    assert "whole run" not in report
     plan = json.loads((tmp_path / "r/summary.json").read_text())["plan"]
     choices = ("precision", "num_threads", "num_workers", "fused", "decoder", "learning_rate", "warmup_epochs")
     assert not [name for name in choices if plan[name]["reason"].rstrip(".") not in log]
+
+
+def test_a_warm_up_that_takes_the_whole_run_is_announced(tree: Path, run: Run):
+    options = "schedule.warmup_epochs=2", "trainer.max_epochs=1", "trainer.limit_train_batches=1"
+    done = run("train", *SMALL, *options, f"data.root={tree}", code=0)
+    assert (
+        "The warm-up takes 2 epochs, and so the whole run: the learning rate does not reach its value." in done.stdout
+    )
