@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import SMALL, Run
 from helpers.plans import plan_of
 
 from imagenet_ddp.errors import RunError
@@ -17,6 +17,23 @@ def test_errors_that_are_explained() -> None:
         raise RuntimeError(timeout)
     with pytest.raises(RuntimeError, match="mat1 and"), explained(plan):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_a_layer_that_the_loss_does_not_use_is_explained_with_our_key(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from torch import nn\n"
+        "class Unused(nn.Linear):\n"
+        "    def __init__(self, num_classes, **_):\n"
+        "        super().__init__(3, num_classes)\n        self.more = nn.Linear(3, 3)\n"
+        "    def forward(self, images):\n        return super().forward(images.mean((2, 3)))\n"
+    )
+    options = [
+        *SMALL, f"data.root={tree}", "data.batch_size=2", "trainer.devices=2", "model._target_=wrong.Unused",
+        "trainer.max_epochs=1",
+    ]  # fmt: skip
+    failed = run("train", *options, code=1).stderr
+    assert "strategy.find_unused_parameters=true" in failed and "Traceback" not in failed and "ddp_find" not in failed
+    run("train", *options, "strategy.find_unused_parameters=true", code=0)
 
 
 def test_only_the_failure_that_ended_the_training_replaces_a_later_error() -> None:

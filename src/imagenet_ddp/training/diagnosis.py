@@ -27,6 +27,13 @@ def explained(plan: Plan) -> Generator[None]:
     except torch.OutOfMemoryError as error:
         raise RunError(out_of_memory(plan, error)) from error
     except RuntimeError as error:
+        # of DistributedDataParallel, which Lightning replaces by one that names an option of its own
+        if "find_unused_parameters" in str(error) and not plan.config.strategy.find_unused_parameters:
+            raise RunError(
+                "each weight that is trained must have a gradient in each step of several processes, but some weights "
+                "of the net are not used in the loss. Hint: remove the unused layer, or set "
+                "strategy.find_unused_parameters=true, which takes some time in each step."
+            ) from error
         if "Timed out waiting" not in str(error):  # text of Gloo's error
             raise
         raise RunError(
