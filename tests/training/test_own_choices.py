@@ -99,6 +99,7 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path) -> None:
         and "schedule mine.steep, loss mine.Hinge, steps of mine.Mine." in done.stdout
     )
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
+    assert "train/penalty" in (tmp_path / "r/metrics.csv").read_text()
     # a checkpoint names no code that an evaluation runs
     (tmp_path / "loss_was_made").unlink()
     done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", code=0)
