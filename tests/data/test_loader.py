@@ -1,4 +1,5 @@
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -15,8 +16,9 @@ from imagenet_ddp.data.decoding.errors import LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
+from imagenet_ddp.data.sources.datasets import DatasetImages
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
-from imagenet_ddp.data.transforms import TrainTransform
+from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
 from imagenet_ddp.data.unreadable_images import Bad
 
 
@@ -158,3 +160,29 @@ def test_a_replaced_image_has_the_index_of_the_other(tmp_path: Path):
     samples = ImageDataset(list_images(tmp_path, ["cat"]), TrainTransform(DataConfig(image_size=16)), 0, replace=True)
     batch = samples.__getitems__([SampleKey(0, index, True, 3, 3) for index in (0, 1, 2)])
     assert batch["index"].tolist() == [0, 2, 0]
+
+
+class Drawing:
+    """A Dataset of one's own whose pixels are random numbers of each generator that an augmentation may draw from."""
+
+    targets = (0, 0, 0, 0)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]
+        return np.tile(np.array([255 * number for number in drawn], np.uint8), (8, 8, 1)), 0
+
+
+def test_an_augmentation_in_a_dataset_of_ones_own_draws_from_the_seed():
+    def batch(seed: int, epoch: int = 0) -> torch.Tensor:
+        transform = EvalTransform.of(DataConfig(image_size=8, val_resize=8))
+        samples = ImageDataset(DatasetImages(Drawing(), "mine"), transform, seed, replace=True)
+        return samples.__getitems__([SampleKey(epoch, index, True, 4, 4) for index in range(4)])["image"]
+
+    state = torch.get_rng_state()
+    first = batch(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(batch(1), first) and len(first.flatten(1).unique(dim=0)) == 4
+    assert not torch.equal(batch(2), first) and not torch.equal(batch(1, epoch=1), first)

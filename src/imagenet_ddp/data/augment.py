@@ -28,6 +28,7 @@ from imagenet_ddp.data.transforms import (
     resize_short_side,
     train_size,
 )
+from imagenet_ddp.system.seeding import seeded
 
 BLUR_SIGMA = (0.1, 2.0)  # pixels; the range that SimCLR and DeiT use
 SOLARIZE_FROM = 128  # 3-Augment inverts pixels at or above this level
@@ -114,14 +115,8 @@ class Augmentation:
         return image
 
     def _timm(self, image: Image.Image, generator: random.Random) -> Image.Image:
-        states = random.getstate(), np.random.get_state()
-        try:
-            random.seed(generator.getrandbits(64))
-            np.random.seed(generator.getrandbits(32))
+        with seeded(generator.getrandbits(63)):
             return self._timm_policy(image)
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
 
     def _cut_out(self, pixels: Tensor, generator: random.Random) -> None:
         """Erase a square centred on a random pixel. Near an edge, part of the square may be outside the image, as in

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NotRequired, TypedDict
 
 import torch
@@ -17,7 +18,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform, empty
 from imagenet_ddp.data.unreadable_images import Bad
 from imagenet_ddp.errors import is_silent_end, silent_end
-from imagenet_ddp.system.seeding import hash_seed
+from imagenet_ddp.system.seeding import hash_seed, seeded
 
 _TRIES = 100  # replacements tried if all images of a batch are unreadable
 
@@ -114,8 +115,10 @@ class ImageDataset(Dataset):
 
     def _fill(self, out: Tensor, key: SampleKey, index: int) -> tuple[bool, int]:
         """Load an image into uint8 (H, W, 3). Return (whether it is to be flipped, value of its Ignored)."""
-        picture = open_image(self.images, index)
-        flip = self.transform.into(out, picture, random.Random(key.image_seed(self.seed)))
+        seed = key.image_seed(self.seed)
+        with seeded(seed) if self.images.draws else nullcontext():
+            picture = open_image(self.images, index)
+        flip = self.transform.into(out, picture, random.Random(seed))
         return flip, ignored_of(picture).value
 
     def _any(self, key: SampleKey) -> int:

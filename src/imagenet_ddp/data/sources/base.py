@@ -34,6 +34,7 @@ class Images:
     targets: np.ndarray
     weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
     location: str = ""  # folder or address of the images, shown in messages
+    draws: bool = False  # whether reading an image draws random numbers, of Python, NumPy or torch
     is_encoded: bool = False  # whether `encoded` returns image files
     reading: Reading = DEFAULT  # options for decoding these files
 

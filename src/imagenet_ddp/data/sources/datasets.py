@@ -14,8 +14,11 @@ class DatasetImages(Images):
     or uint8 (H, W, 3) as an array or (3, H, W) as a tensor, before any augmentation and normalisation. label: int.
 
     Labels are taken from its attribute `targets` or `labels`, if there is one, as torchvision's datasets have; else
-    each pair is read once. labels: value of data.labels; for several, the label of a pair is 0 or 1 for each class.
+    each pair is read once. An augmentation of the Dataset's own draws from the run's seed, like those of data.*.
+    labels: value of data.labels; for several, the label of a pair is 0 or 1 for each class.
     """
+
+    draws = True
 
     def __init__(self, dataset: Any, owner: str, labels: str = "one"):
         self._dataset, self._owner = dataset, owner
