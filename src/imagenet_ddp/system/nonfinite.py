@@ -46,16 +46,33 @@ def is_endless(content: Any) -> bool:
     """Return whether mappings and lists contain one another so often that nobody can walk through them: a list may
     contain itself, and 40 of which each contains the next one twice have a million million ends. content: of
     torch.load."""
-    waiting, num_values = [(content, 0)], 0
+    num_values = dict[int, int]()  # id of what has been walked through -> values in it, at all levels
+    around = set[int]()  # ids of what contains the last one that waits
+    waiting = [content]
     while waiting:
-        value, level = waiting.pop()
-        inner: list[Any] = []
-        if isinstance(value, Mapping):
-            inner = [*cast("Mapping[Any, Any]", value).values()]
-        elif isinstance(value, list | tuple):
-            inner = cast("list[Any]", value)
-        num_values += len(inner)
-        if num_values > MOST_VALUES or level > MOST_LEVELS:
-            return True
-        waiting += [(each, level + 1) for each in inner]
+        value = waiting[-1]
+        inner = [] if id(value) in num_values else _inside(value)
+        new = [each for each in inner if id(each) not in num_values]
+        if new:
+            around.add(id(value))
+            if len(around) > MOST_LEVELS or any(id(each) in around for each in new):
+                return True
+            waiting += new
+            continue
+        waiting.pop()
+        if id(value) not in num_values:
+            around.discard(id(value))
+            count = len(value) if isinstance(value, _HOLDERS) else 0
+            num_values[id(value)] = count + sum(num_values[id(each)] for each in inner)
+            if num_values[id(value)] > MOST_VALUES:
+                return True
     return False
+
+
+_HOLDERS: Any = (Mapping, list, tuple)
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return the mappings and lists directly inside of one."""
+    values = cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else value
+    return [each for each in values if isinstance(each, _HOLDERS)] if isinstance(value, _HOLDERS) else []
