@@ -194,7 +194,7 @@ def sort_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
-    """Return the table of runs. runs: the runs in the order of the rows. Their places begin anew with each set of
+    """Return the table of runs. runs: the runs in the order of the rows. The numbering restarts with each set of
     validation images."""
     sets = image_sets(runs)
     places = [sets[: number + 1].count(of_run) for number, of_run in enumerate(sets)]
@@ -369,8 +369,8 @@ def over_seeds(runs: Sequence[Run], differences: Differences) -> list[OverSeeds]
 
 
 def seeds_table(runs: Sequence[Run], differences: Differences) -> Table | None:
-    """Return the table of the groups, with the options that tell them apart; None if there are none. Places begin anew
-    with each set of validation images."""
+    """Return the table of the groups, with the options that tell them apart; None if there are none. The numbering
+    restarts with each set of validation images."""
     if not (groups := over_seeds(runs, differences)):
         return None
     firsts, sets = [group.runs[0] for group in groups], [group.set_number for group in groups]
