@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.augment import AugmentedTransform, make_train_transform
+from imagenet_ddp.data.augment import Augmentation, make_train_transform
 from imagenet_ddp.data.sources.image_files import list_images
 from imagenet_ddp.data.sources.walk import class_folders
 from imagenet_ddp.data.transforms import empty
@@ -60,11 +60,9 @@ def _costs(pictures: list[Any], size: int) -> dict[str, float]:
         times.setdefault("decode, crop, resize", []).append(_time(cropped))
         for row in ROWS:
             cropped()
-            transform = make_train_transform(replace(data, **row))
-            assert isinstance(transform, AugmentedTransform)
-            augmentation, generator = transform.augmentation, random.Random(repeat)
+            augmentation, generator = Augmentation(replace(data, **row)), random.Random(repeat)
 
-            def augmented(augmentation: Any = augmentation, generator: random.Random = generator) -> None:
+            def augmented(augmentation: Augmentation = augmentation, generator: random.Random = generator) -> None:
                 for pixels in out:
                     augmentation.apply(pixels, generator)
 

@@ -73,12 +73,16 @@ def mypkg(tmp_path: Path) -> str:
 
 def test_the_code_of_the_documentation_trains(mypkg: str, tmp_path: Path, run: Run):
     lines = re.findall(r"^    python -m imagenet_ddp.train (.*mypkg.*)$", mypkg, re.MULTILINE)
-    words = [word for line in lines[:3] for word in line.split()]
+    words = [word for line in lines[:4] for word in line.split()]
     done = run("train", *SHORT, *words, code=0)
     (folder,) = (tmp_path / "runs/pairs_Small").iterdir()
     assert "done after step 5" in done.stdout and "Data: mypkg.pairs, 40 training and 10 validation" in done.stdout
     assert "optimizer sgd" in done.stdout, "the recipe of the generated images is not that of other data"
-    assert "of 2 classes.\n" in done.stdout and list(folder.rglob("hparams.yaml"))
+    assert (
+        "of 2 classes.\n" in done.stdout
+        and ", transform mypkg.Invert." in done.stdout
+        and list(folder.rglob("hparams.yaml"))
+    )
 
     file = folder / "checkpoints/best.ckpt"
     with pytest.raises(ConfigError, match=r"must get net=.* mypkg\.Small\. Hint: pass net=Small\(2\)"):

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.augment import Augmentation, AugmentedTransform, PadCrop, make_train_transform
+from imagenet_ddp.data.augment import Augmentation, AugmentedTransform, OwnTransform, PadCrop, make_train_transform
 from imagenet_ddp.data.decoding.decode import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty
 
@@ -36,7 +36,7 @@ def augmentation(**options: Any) -> Augmentation:
     return Augmentation(replace(DATA, **options))
 
 
-def applied(augmentation: Augmentation, pixels: np.ndarray, seed: int) -> np.ndarray:
+def applied(augmentation: Augmentation | OwnTransform, pixels: np.ndarray, seed: int) -> np.ndarray:
     out = empty(*pixels.shape)
     out.copy_(torch.tensor(pixels).permute(2, 0, 1))
     augmentation.apply(out, random.Random(seed))
@@ -185,6 +185,37 @@ def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
         assert int((out.int() - expected.int()).abs().max()) <= 1
         places.add((top, left))
     assert len(places) > 20
+
+
+# ---- a transform of the user's own
+
+
+def drawn_with(draw: Any) -> OwnTransform:
+    """Return a transform that adds what draw() returns, 0 to 99, to the pixels."""
+    return OwnTransform(lambda image: Image.fromarray(np.asarray(image) // 2 + np.uint8(draw())), "own")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: random.randrange(100), lambda: np.random.randint(100), lambda: int(torch.randint(100, ()))],
+    ids=["random", "numpy", "torch"],
+)
+def test_the_random_numbers_of_an_own_transform_follow_from_the_image(draw: Any) -> None:
+    own, pixels = drawn_with(draw), photo()
+    made = [applied(own, pixels, seed) for seed in (0, 0, 1)]
+    assert (made[0] == made[1]).all() and (made[0] != made[2]).any()
+
+
+@pytest.mark.parametrize("form", [F.pil_to_tensor, np.asarray, lambda image: image], ids=["torch", "numpy", "Pillow"])
+def test_an_own_transform_comes_after_the_crop_and_before_the_policy(form: Any) -> None:
+    own = OwnTransform(lambda image: form(image.rotate(90)), "own")
+    transform = make_train_transform(replace(DATA, augment="none", grayscale=1.0), own)
+    out, pixels = empty(32, 32, 3), photo(60, 60)
+    transform.into(out, Pixels(pixels), random.Random(0))
+    plain = empty(32, 32, 3)
+    EvalTransform.of(DATA).into(plain, Pixels(pixels))
+    expected = Image.fromarray(plain.permute(1, 2, 0).numpy()).rotate(90).convert("L").convert("RGB")
+    assert (out.permute(1, 2, 0).numpy() == np.asarray(expected)).all()
 
 
 # ---- what the keys make

@@ -21,6 +21,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from pathlib import Path
+from PIL import ImageOps
 from imagenet_ddp.data import Images, Source
 
 class Shades(Images):
@@ -57,6 +58,14 @@ class Signs(torch.optim.Optimizer):
                     weight.sub_(weight.grad.sign(), alpha=group["lr"] * group["scale"])
         return loss
 
+class Invert:
+    def __init__(self, below):
+        self.below = below
+
+    def __call__(self, image):
+        Path("inverted").touch()
+        return ImageOps.invert(image) if np.random.random() < self.below else image
+
 def steep(epochs, power):
     return lambda elapsed: (1 - elapsed / epochs) ** power
 
@@ -74,6 +83,7 @@ MINE += re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(
 OWN = [
     "optim._target_=mine.Signs", "optim.lr=0.01", "optim.reference_batch=null", "+optim.args.scale=0.1",
     "schedule._target_=mine.steep", "+schedule.args.power=2", "loss._target_=mine.Hinge", "+loss.args.margin=0.5",
+    "transform._target_=mine.Invert", "+transform.args.below=0.5",
     "module._target_=mine.Mine", "+module.args.weight=0.01",
     "data._target_=mine.shades", "+callbacks.brier._target_=mine.Brier", "callbacks.checkpoint.monitor=val/brier",
     "callbacks.checkpoint.mode=min", "+logger.mine._target_=mine.Lines",
@@ -96,21 +106,22 @@ def test_one_of_each_takes_steps(run: Run, tmp_path: Path) -> None:
     )
     assert (
         "optimizer mine.Signs," in done.stdout
-        and "schedule mine.steep, loss mine.Hinge, steps of mine.Mine." in done.stdout
+        and "schedule mine.steep, loss mine.Hinge, transform mine.Invert, steps of mine.Mine." in done.stdout
     )
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     assert "train/penalty" in (tmp_path / "r/metrics.csv").read_text()
     # a checkpoint names no code that an evaluation runs
     (tmp_path / "loss_was_made").unlink()
+    (tmp_path / "inverted").unlink()
     done = run("evaluate", "checkpoint=r", "allow_targets=[mine.shades]", code=0)
-    assert "top-1" in done.stdout and not (tmp_path / "loss_was_made").exists()
+    assert "top-1" in done.stdout and not {"loss_was_made", "inverted"} & {each.name for each in tmp_path.iterdir()}
     # a resume of the first epoch's checkpoint refuses the stored code, and ends as the unbroken run if it is allowed
     ended = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     (tmp_path / "r/summary.json").unlink()
     resume = "resume=r/checkpoints/previous.ckpt"
     refused = "".join(run("train", resume, code=2).stderr.split())
     [allowed] = set(re.findall(r"allow_targets=\[mine[^\]]*\]", refused))
-    assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Mine"))
+    assert all(f"mine.{name}" in allowed for name in ("Signs", "steep", "Hinge", "Invert", "Mine"))
     run("train", resume, allowed, code=0)
     assert json.loads((tmp_path / "r/summary.json").read_text())["epochs"] == 2
     again = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -146,6 +157,13 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
         (
             ["loss._target_=mine.Hinge", "loss.label_smoothing=0.1"],
             "gets its arguments from loss.args",
+        ),
+        (["transform._target_=torchvision.transforms.v2.RandomPerspectiv"], "RandomPerspective"),
+        (["transform._target_=mine.steep"], "name a function or class that returns the transform function"),
+        (["transform._target_=mine.Hinge", "+transform.args.margin=1"], "must accept an RGB image of Pillow"),
+        (
+            ["transform._target_=torchvision.transforms.v2.Resize", "+transform.args.size=[8,9]"],
+            "must return an RGB image of the size that it gets, 32 × 32 pixels of uint8, got Image uint8 (8, 9, 3)",
         ),
         (["schedule._target_=mine.steep", "schedule.gamma=0.1"], "has no effect"),
     ],

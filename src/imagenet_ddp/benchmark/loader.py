@@ -25,12 +25,13 @@ from imagenet_ddp.config.schema.commands import (
 )
 from imagenet_ddp.config.schema.data import ImageFolderData, PackedData
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.augment import make_train_transform
+from imagenet_ddp.data.augment import make_own_transform, make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.transforms import last_train_size
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
 from imagenet_ddp.system.console import Progress
@@ -121,7 +122,8 @@ def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -
 
 def train_loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
     data = config.data
-    transform = make_train_transform(replace(data, progressive_start=None))
+    own = make_own_transform(config.transform, last_train_size(data))
+    transform = make_train_transform(replace(data, progressive_start=None), own)
     sampler = BatchSampler(len(images), data.batch_size, 1, 0, shuffle=True, seed=config.seed, fill_to=1)
     return make_loader(images, transform, sampler, seed=config.seed, num_workers=num_workers, pin_memory=False)
 

@@ -61,7 +61,7 @@ class Section(Mapping[str, Any]):
 
 
 # Groups of which one object is made: their _target_ names a class, which is called with their `args`.
-WITH_ARGS = ("data", "model", "optim", "schedule", "loss", "module")
+WITH_ARGS = ("data", "transform", "model", "optim", "schedule", "loss", "module")
 OF_ENTRIES = ("callbacks", "logger")  # groups of NAME: {_target_: CLASS, further arguments}
 # beginnings of keys that nothing declares
 FREE_KEYS = (*(f"{group}.args." for group in WITH_ARGS), *(f"{group}." for group in OF_ENTRIES))
@@ -205,7 +205,8 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         what = f"{key}={target} must be callable with its arguments, but the call failed: {_reason(error)}"
         names = ", ".join(f"{name}=..." for name in (*arguments, *more))
         group = key.partition(".")[0]
-        made = f"name a function or class that returns the {group} function, " if group in ("loss", "schedule") else ""
+        is_function = group in ("loss", "schedule", "transform")
+        made = f"name a function or class that returns the {group} function, " if is_function else ""
         hint = f"it is called with {names or 'no arguments'}; {made}correct it, or correct the arguments"
         raise ConfigError(Mistake(what, (key,), hint=hint)) from error
 

@@ -1,12 +1,13 @@
 """Augment single training images in the loader, in addition to crop and flip: policies, colours, blur and erasing.
 
-All operations run on uint8 pixels at the output size. Policies, colours and blur use Pillow, which is faster at that
-size than tensor operations. Each image draws its random numbers from the generator that is passed in. torchvision draws
-from torch's global generator, and timm from those of Python and NumPy, whose states are therefore restored afterwards.
+All operations run on uint8 pixels at the output size, a transform of the user's own first. Policies, colours and blur
+use Pillow, which is faster at that size than tensor operations. Each image draws its random numbers from the generator
+that is passed in. torchvision draws from torch's global generator, and timm from those of Python and NumPy, whose
+states are therefore restored afterwards.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,28 +17,35 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, TransformConfig
+from imagenet_ddp.config.section import make
 from imagenet_ddp.data.decoding.decode import Picture
+from imagenet_ddp.data.decoding.errors import LoadError
 from imagenet_ddp.data.transforms import (
     EvalTransform,
     TrainTransform,
     Transform,
+    empty,
     filled,
     mean_and_std,
     mean_colour,
     resize_short_side,
     train_size,
 )
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.seeding import seeded
+from imagenet_ddp.system.text import first_line
 
 BLUR_SIGMA = (0.1, 2.0)  # pixels; the range that SimCLR and DeiT use
 SOLARIZE_FROM = 128  # 3-Augment inverts pixels at or above this level
 
 
-def make_train_transform(data: DataConfig) -> Transform:
+def make_train_transform(data: DataConfig, own: "OwnTransform | None" = None) -> Transform:
     bases: dict[str, Callable[[DataConfig], Transform]] = {"crop": TrainTransform, "pad_crop": PadCrop}
-    base, augmentation = bases.get(data.augment, EvalTransform.of)(data), Augmentation(data)
-    return AugmentedTransform(base, augmentation) if augmentation else base
+    base = bases.get(data.augment, EvalTransform.of)(data)
+    applied = [each for each in (own, Augmentation(data)) if each]
+    return AugmentedTransform(base, applied) if applied else base
 
 
 def fill_colour(data: DataConfig) -> tuple[int, ...]:
@@ -178,19 +186,66 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class OwnTransform:
+    """A transform of the user's own: a function of an RGB image of Pillow, which returns a changed one, or its pixels.
+    It may draw from the generators of Python, NumPy and torch.
+
+    name: of the function, for messages.
+    """
+
+    function: Callable[[Image.Image], Any]
+    name: str
+
+    def apply(self, pixels: Tensor, generator: random.Random) -> None:
+        """Change the image in place. pixels: uint8 (3, H, W), channels last in memory. Raises LoadError if the function
+        returns something else than an RGB image of this size, as an image of Pillow, uint8 (H, W, 3) of NumPy or uint8
+        (3, H, W) of torch."""
+        array = pixels.permute(1, 2, 0).numpy()
+        with seeded(generator.getrandbits(63)):
+            made = self.function(Image.fromarray(array))
+        changed = made.permute(1, 2, 0).numpy() if torch.is_tensor(made) and made.ndim == 3 else np.asarray(made)
+        if (changed.dtype, changed.shape) != (array.dtype, array.shape):
+            raise LoadError(
+                f"{self.name} must return an RGB image of the size that it gets, {array.shape[1]} × {array.shape[0]} "
+                f"pixels of uint8, got {type(made).__name__} {changed.dtype} {changed.shape}. Hint: leave out what "
+                "resizes, converts to float or normalises; the program does so."
+            )
+        array[...] = changed
+
+
+def make_own_transform(config: TransformConfig, image_size: int) -> OwnTransform | None:
+    """Return the transform that transform._target_ names, None if it names none. Raises ConfigError if it cannot be
+    made, or fails for a grey image."""
+    if config.target is None:
+        return None
+    key = f"transform._target_={config.target}"
+    own = OwnTransform(make("transform._target_", config.target, config.args), key)
+    try:
+        own.apply(empty(image_size, image_size, 3).fill_(128), random.Random(0))
+    except LoadError as error:
+        raise ConfigError(str(error)) from error
+    except Exception as error:
+        what = f"{key} must accept an RGB image of Pillow, but the call failed: {first_line(error)}"
+        hint = "name a class whose objects are called with an image, or a function that returns such a function"
+        raise ConfigError(Mistake(what, ("transform._target_",), hint=hint)) from error
+    return own
+
+
+@dataclass(frozen=True)
 class AugmentedTransform:
-    """A crop followed by an augmentation. The flip can be left to the device, because no augmentation distinguishes
-    left from right."""
+    """A crop followed by augmentations. The flip is left to the device: no augmentation of this program distinguishes
+    left from right, and one of the user's own gets the image before it is flipped."""
 
     base: Transform
-    augmentation: Augmentation
+    augmentations: Sequence[OwnTransform | Augmentation]
 
     def size(self, epoch: int) -> int:
         return self.base.size(epoch)
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
         flipped = self.base.into(out, picture, generator)
-        self.augmentation.apply(out, generator)
+        for each in self.augmentations:
+            each.apply(out, generator)
         return flipped
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.augment import make_train_transform
+from imagenet_ddp.data.augment import OwnTransform, make_train_transform
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
@@ -50,9 +50,10 @@ class ImageDataModule(L.LightningDataModule):
         local_world_size: int | None = None,
         bad_images: BadImages | None = None,
         say: Callable[[str], None] = print,
+        transform: OwnTransform | None = None,
     ):
         """local_world_size: number of processes that share this machine's CPU cores; None: the Trainer's number of
-        devices. say: writes a line to the log."""
+        devices. say: writes a line to the log. transform: a further one of the training images."""
         super().__init__()
         self.source = source
         self.options = data
@@ -64,7 +65,7 @@ class ImageDataModule(L.LightningDataModule):
         self.bad_images = bad_images or BadImages(data, num_images)
         self.ignored_parts = IgnoredParts(say)
         self.eval_transform = EvalTransform.of(data)
-        self.train_transform = make_train_transform(data)
+        self.train_transform = make_train_transform(data, transform)
         self._mixing = Mixing(data, len(source.classes))
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
@@ -80,20 +81,22 @@ class ImageDataModule(L.LightningDataModule):
         *,
         seed: int = 0,
         channels_last: bool = True,
+        transform: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> "ImageDataModule":
         """Open the data described by the options of the `data` config group. Options that are left out have the
         defaults of the source's class in config/schema/data.py.
 
-        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all
-        mistakes.
+        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. transform: of the cropped training
+        images, a function of an image of Pillow (augment.OwnTransform). Raises ConfigError with all mistakes.
         """
         data = DataConfig.of(name=name, root=None if root is None else str(root), **options)
         data = replace(data, **implied(data))
         mistakes, found = inspect(data, seed)
         if mistakes:
             raise ConfigError(mistakes)
-        return cls(open_source(data, seed, found=found), data, seed, channels_last)
+        own = OwnTransform(transform, "transform") if transform else None
+        return cls(open_source(data, seed, found=found), data, seed, channels_last, transform=own)
 
     def teardown(self, stage: str) -> None:
         self.close()

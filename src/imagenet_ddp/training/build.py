@@ -20,11 +20,12 @@ from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.data.augment import make_own_transform
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.shared_bad_images import SharedBoard
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.data.transforms import EvalTransform, last_train_size
 from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
@@ -80,7 +81,7 @@ def make_data(
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images,
-        say,
+        say, make_own_transform(config.transform, last_train_size(options)) if need_train else None,
     )  # fmt: skip
     classes = source.classes
     if need_train and len(classes) < 2:  # folders and tables are checked before

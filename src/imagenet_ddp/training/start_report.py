@@ -41,6 +41,7 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
         f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
         f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}"
+        + (f", transform {config.transform.target}" if config.transform.target else "")
         + (f", steps of {config.module.target}." if config.module.target else "."),
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
         *_batch_lines(plan),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, TransformConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
@@ -68,6 +68,7 @@ class CommonConfig(Section):
         "Between the cells of CSV files for people; spreadsheets of countries with decimal commas want a semicolon.",
     ] = "comma"
     data: DataConfig = field(default_factory=DataConfig)
+    transform: TransformConfig = field(default_factory=TransformConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=SGD)
     schedule: ScheduleConfig = field(default_factory=Step)

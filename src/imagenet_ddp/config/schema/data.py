@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.section import OneOf, one_of
+from imagenet_ddp.config.section import OneOf, Replaceable, one_of
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
 
 # config of timm's rand_augment_transform
@@ -256,3 +256,14 @@ class StreamedData(PackedData):
 
 
 one_of(DataConfig, OwnData, ShapesData, ImageFolderData, ImageNetData, TableData, Stl10Data, PackedData, StreamedData)
+
+
+class TransformConfig(Replaceable):
+    """Keys of a further transform of the training images."""
+
+    _target_: Annotated[
+        str | None,
+        Example("torchvision.transforms.v2.RandomPerspective"),
+        "Class of your own transform of cropped training images, or one of torchvision.",
+    ] = None
+    args: Annotated[dict[str, Any], "Its arguments."] = field(default_factory=dict[str, Any])

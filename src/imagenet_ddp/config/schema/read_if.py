@@ -122,7 +122,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
 
 # Groups and keys that only a training reads. Commands that read a checkpoint take what they need from it.
 OF_TRAINING = (
-    "optim", "schedule", "loss", "module", "teacher", "averaging", "callbacks",
+    "transform", "optim", "schedule", "loss", "module", "teacher", "averaging", "callbacks",
     *_keys("data", "augment crop_scale pad flip policy policy_ops policy_magnitude autoaugment color_jitter grayscale "
                    "blur erasing erasing_fill cutout vflip rot90 sampling repeats mixup_alpha cutmix_alpha "
                    "mix_probability train_size progressive_start progressive_epochs shuffle_window_shards"),
