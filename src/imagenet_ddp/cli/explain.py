@@ -85,6 +85,9 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
     if key.startswith(FREE_KEYS) and not removed(key):
         fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
         return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
+    if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
+        fix = setting(f"+{parent}.args.{last}={line.partition('=')[2]}", aim=f"for an argument of {parent}._target_")
+        return Mistake(f"{key} is not a known key", (key,), (fix,))
     return unknown(key, keys, line.partition("=")[2])
 
 
