@@ -10,29 +10,22 @@ import yaml
 from helpers.fake_runs import make_run
 from helpers.figure_asserts import assert_no_text_is_cut
 
-from imagenet_ddp.report.leaderboard import (
-    GREY,
-    draw_curves,
-    find_differences,
-    labels,
-    leaderboard,
-    over_seeds,
-    seeds_table,
-    short_names,
-    sort_runs,
-)
+from imagenet_ddp.report.compared_runs import ComparedRuns, short_names
+from imagenet_ddp.report.differing_options import find_differences
+from imagenet_ddp.report.leaderboard import leaderboard, seeds_table
+from imagenet_ddp.report.over_seeds import over_seeds
+from imagenet_ddp.report.run_curves import GREY, draw_curves, labels
 from imagenet_ddp.report.run_folders import Run, find_runs
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.text_table import Table, as_markdown, as_text
 
 
-def best_first(folder: Path) -> list[Run]:
-    return sort_runs(find_runs(folder))
+def best_first(folder: Path) -> ComparedRuns:
+    return ComparedRuns.of(find_runs(folder))
 
 
 def table_of(folder: Path) -> Table:
-    runs = best_first(folder)
-    return leaderboard(runs, find_differences(runs))
+    return leaderboard(best_first(folder))
 
 
 def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
@@ -79,8 +72,7 @@ def test_only_runs_that_were_validated_on_the_same_images_are_ranked(tmp_path: P
     assert table.columns[3].key == "val_images"
     assert table.lead.startswith("The runs were validated on 4 sets of images, and compare only within a set: A (500 ")
     assert " B (val_fraction=0.2 data.root=photos), C (64 images, val_fraction=null data.root=photos)" in table.lead
-    runs = best_first(tmp_path)
-    legend = draw_curves(runs, find_differences(runs), "Runs").legends[0].get_texts()
+    legend = draw_curves(best_first(tmp_path), "Runs").legends[0].get_texts()
     assert legend[2].get_text().startswith("on B  ")
     assert not table_of(tmp_path / "0").lead
 
@@ -94,14 +86,13 @@ def test_finished_runs_that_differ_in_the_seed_alone_have_a_mean_and_a_deviation
     make_run(tmp_path / "again", {"optim.lr": 0.2, "seed": 0}, top1=0.6)  # with 0.8: 0.7
     make_run(tmp_path / "stopped", {"optim.lr": 0.3, "seed": 1}, finished=False)
     make_run(tmp_path / "other", {"optim.lr": 0.1, "seed": 3, "data.root": "b"}, top1=0.9)
-    runs = best_first(tmp_path)
-    differences = find_differences(runs)
-    groups = over_seeds(runs, differences)
+    compared = best_first(tmp_path)
+    groups = over_seeds(compared)
     assert [(group.mean, group.std) for group in groups] == [
         (pytest.approx(0.8), pytest.approx(0.02**0.5)),
         (pytest.approx(0.6), pytest.approx(0.1)),
     ]
-    shown = seeds_table(runs, differences)
+    shown = seeds_table(compared)
     assert shown
     assert as_text(shown, 80)[0] == [
         "#  options        top-1 %  on  seeds",
@@ -109,7 +100,7 @@ def test_finished_runs_that_differ_in_the_seed_alone_have_a_mean_and_a_deviation
         "1  lr=0.2   80.00 ± 14.14  A       2",
         "2  lr=0.1   60.00 ± 10.00  A       3",
     ]
-    table = leaderboard(runs, differences)
+    table = leaderboard(compared)
     at = [column.key for column in table.columns].index("num_seeds")
     found = {row[1].text: [cell.value for cell in row[at : at + 3]] for row in table.rows}
     assert found["again"] == found["0.2_0"] == ["2", str(groups[0].mean), str(groups[0].std)]
@@ -122,8 +113,7 @@ def test_the_means_over_seeds_are_ranked_within_a_set_of_images(tmp_path: Path):
     for seed in range(2):
         folder = make_run(tmp_path / f"s{seed}", {"data.root": "a", "data.labels": "several", "seed": seed})
         (folder / "summary.json").write_text(json.dumps({"finished": True, "best/val/map": 0.5 + seed / 10}))
-    runs = best_first(tmp_path)
-    shown = seeds_table(runs, find_differences(runs))
+    shown = seeds_table(best_first(tmp_path))
     assert shown
     assert as_text(shown, 80)[0] == [
         "#  options                           top-1 %         mAP %  on  seeds",
@@ -147,8 +137,7 @@ def test_options_beyond_the_sixth_are_in_the_csv(tmp_path: Path):
 def test_every_run_is_a_line_and_the_best_are_in_colour(num_runs: int, tmp_path: Path):
     for number in range(num_runs):
         make_run(tmp_path / str(number), {"optim.lr": number}, top1=0.9 - number / 100, finished=number > 0)
-    runs = best_first(tmp_path)
-    figure = draw_curves(runs, find_differences(runs), "Runs in a_b^c $x$")
+    figure = draw_curves(best_first(tmp_path), "Runs in a_b^c $x$")
     assert_no_text_is_cut(figure)
     num_colored = min(num_runs, len(plots.PALETTE))
     for axes in figure.axes:
@@ -204,7 +193,7 @@ def test_an_older_version_lacks_keys(tmp_path: Path):
 
 def test_names_and_labels(tmp_path: Path):
     found = made(tmp_path, {"optim.lr": 0.1 + 0.2}, {"optim.lr": 1e-5, "model.name": "n" * 80})
-    differ = find_differences(found)
-    assert labels(found[:1], differ) == ["0: model.name=resnet18 lr=0.3"]
-    assert labels(found, differ)[1].endswith(" …"), "cut between words"
+    named = labels(ComparedRuns.of(found))
+    assert named[0] == "0: model.name=resnet18 lr=0.3"
+    assert named[1].endswith(" …"), "cut between words"
     assert short_names([Path("/a/b/runs/x/1"), Path("/a/b/runs/y/1")]) == ["x/1", "y/1"]

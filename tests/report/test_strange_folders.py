@@ -13,8 +13,10 @@ from helpers.fake_runs import make_run
 from matplotlib.figure import Figure
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report import error_analysis, leaderboard, page, predictions
+from imagenet_ddp.report import error_analysis, page, predictions
 from imagenet_ddp.report.__main__ import _leaderboard
+from imagenet_ddp.report.compared_runs import ComparedRuns
+from imagenet_ddp.report.leaderboard import leaderboard
 from imagenet_ddp.report.run_folders import find_runs, read_run
 from imagenet_ddp.runs import folder as run_folder
 
@@ -58,7 +60,7 @@ def test_a_summary_with_parts_of_any_type(tmp_path: Path) -> None:
         assert run is not None, what
         assert page.build("r", run, None, maps=False).files, what
         run_folder.summary(folder)
-        assert leaderboard.leaderboard([run, run], leaderboard.find_differences([run, run])).rows, what
+        assert leaderboard(ComparedRuns.of([run, run])).rows, what
     (folder / "summary.json").write_text(json.dumps({"finished": True, "train_s": "long", "epochs": 2}))
     found = page.build("r", read_run(folder), None, maps=False)
     assert found.files

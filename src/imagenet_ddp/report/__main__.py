@@ -15,8 +15,11 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
-from imagenet_ddp.report import comparison, leaderboard
+from imagenet_ddp.report import comparison
+from imagenet_ddp.report.compared_runs import ComparedRuns
+from imagenet_ddp.report.leaderboard import leaderboard, markdown_document, seeds_table
 from imagenet_ddp.report.page import make_page
+from imagenet_ddp.report.run_curves import draw_curves
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.console import print_message
@@ -148,21 +151,18 @@ def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
         if not own
     ]:
         raise ConfigError(mistakes)
-    runs = leaderboard.sort_runs([*{run.folder: run for own in found.values() for run in own}.values()])
-    differences = leaderboard.find_differences(runs)
-    table, seeds = leaderboard.leaderboard(runs, differences), leaderboard.seeds_table(runs, differences)
-    _print_table(table)  # before the figure is drawn, which takes a second or two
-    if seeds:
-        _say([""])
-        _print_table(seeds)
-    title = printable(f"{count_noun(len(runs), 'run')} in {', '.join(folder.resolve().name for folder in folders)}")
+    compared = ComparedRuns.of([*{run.folder: run for own in found.values() for run in own}.values()])
+    tables = [table for table in (leaderboard(compared), seeds_table(compared)) if table]
+    for number, table in enumerate(tables):  # before the figure is drawn, which takes a second or two
+        _say([""] if number else [])
+        _print_table(table)
+    names = ", ".join(folder.resolve().name for folder in folders)
+    title = printable(f"{count_noun(len(compared.runs), 'run')} in {names}")
     with plots.colors("light"):
-        figure = leaderboard.draw_curves(runs, differences, title)
+        figure = draw_curves(compared, title)
     return {
-        "report.md": leaderboard.markdown_document(
-            title, [table, *([seeds] if seeds else [])], "report_curves.png"
-        ).encode(),
-        "report.csv": as_csv(table, delimiter),
+        "report.md": markdown_document(title, tables, "report_curves.png").encode(),
+        "report.csv": as_csv(tables[0], delimiter),
         "report_curves.png": plots.png(figure, Software=MARKER),
     }
 
