@@ -1,5 +1,4 @@
-"""Show the regions of an image that support a class, with LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) or Grad-CAM
-(Selvaraju et al. 2017, arXiv:1610.02391)."""
+"""Show the regions of an image that support a class, with LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875)."""
 
 from typing import Any
 
@@ -15,13 +14,13 @@ LEAST_SIDE = 4  # rows and columns; a 2 × 2 layer, as with 32-pixel images, sho
 STRENGTH = 0.55  # opacity of the colours over the image where the map is 1
 
 
-def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
+def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
     """Return one map per image, float (B, H, W) in 0..1. The maximum of each map is 1 unless the map is 0 everywhere.
 
-    images: (B, 3, H, W), normalised. classes: int64 (B,), one per image. method: "layercam" weights each position by
-    its own gradient, "gradcam" weights each channel by its mean gradient. Calls the net once, in eval mode, and uses
-    its last layer with at least 4 rows and columns. Raises ConfigError if the net has no such layer, as with a
-    transformer over a sequence of patches, or a ResNet and images below about 100 pixels.
+    images: (B, 3, H, W), normalised. classes: int64 (B,), one per image. Each position is weighted by its own
+    gradient. Calls the net once, in eval mode, and uses its last layer with at least 4 rows and columns. Raises
+    ConfigError if the net has no such layer, as with a transformer over a sequence of patches, or a ResNet and images
+    below about 100 pixels.
     """
     # the output of the last layer with enough rows and columns; cleared when a later layer outputs a sequence
     found: list[Tensor] = []
@@ -50,12 +49,8 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
             hook.remove()
     # Dimensions 1 and 2 are rows and columns, and the channels are last, if only these two are equal, as in Swin.
     side_by_side = found[0].shape[1] == found[0].shape[2] != found[0].shape[3]
-    channels = 3 if side_by_side else 1
-    places = (1, 2) if side_by_side else (2, 3)
-    weight = gradient.clamp(min=0) if method == "layercam" else gradient.mean(places, keepdim=True)
-    maps = (weight * found[0]).sum(channels, keepdim=not side_by_side).clamp(min=0).detach().float()
-    maps = maps[:, None] if side_by_side else maps
-    maps = F.interpolate(maps, images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    maps = (gradient.clamp(min=0) * found[0]).sum(3 if side_by_side else 1).clamp(min=0).detach().float()
+    maps = F.interpolate(maps[:, None], images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
     return maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
 
 
