@@ -56,14 +56,13 @@ def summarise_source(seed: int, source: Source) -> DatasetSummary:
     summary = DatasetSummary(
         source.doubts, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes)
     )
-    for name, images in (("train", source.train), ("val", source.val)):
-        if images is not None:
-            split = summary.splits[name] = _split(images, source.classes, seed)
-            least, most = (choose(split.counts, key=split.counts.__getitem__) for choose in (min, max))
-            if split.counts[most] > UNEVEN * split.counts[least]:
-                summary.notes.append(
-                    f"{name} is imbalanced: {split.counts[most]:,} images of {most}, {split.counts[least]:,} of {least}"
-                )
+    for name, images in source.splits.items():
+        split = summary.splits[name] = _split(images, source.classes, seed)
+        least, most = (choose(split.counts, key=split.counts.__getitem__) for choose in (min, max))
+        if split.counts[most] > UNEVEN * split.counts[least]:
+            summary.notes.append(
+                f"{name} is imbalanced: {split.counts[most]:,} images of {most}, {split.counts[least]:,} of {least}"
+            )
     if len(summary.splits) == 2 and summary.splits["val"].num_images > summary.splits["train"].num_images:
         summary.notes.append("there are more validation images than training images: are the two splits swapped?")
     return summary

@@ -220,12 +220,12 @@ class ImageDataModule(L.LightningDataModule):
 
     def ignored_lines(self, trainer: L.Trainer) -> list[str]:
         """Return sentences about the parts of images that were ignored. Call on all ranks."""
-        splits, strategy = {"train": self.source.train, "val": self.source.val}, trainer.strategy
+        strategy = trainer.strategy
 
         def merge(mine: torch.Tensor) -> Any:
             return strategy.reduce(mine.to(strategy.root_device), reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
 
-        return self.ignored_parts.lines({name: each for name, each in splits.items() if each is not None}, merge)
+        return self.ignored_parts.lines(self.source.splits, merge)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model

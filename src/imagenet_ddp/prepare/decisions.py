@@ -92,7 +92,7 @@ def match(
 ) -> tuple[Decided, list[str]]:
     """Return (what is decided, the mistakes). Only images of the source are found, whatever the paths of the list are.
     base: folder to which the paths in `made`, the changes of earlier commands, are relative."""
-    splits = [images for images in (source.train, source.val) if isinstance(images, FileImages)]
+    splits = [images for images in source.splits.values() if isinstance(images, FileImages)]
     bases = dict.fromkeys((Path.cwd(), base.absolute(), *(images.folder.absolute() for images in splits)))
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
     named, changes = (

@@ -77,7 +77,7 @@ def _run(plan: Plan, out: Path) -> None:
     source = open_source(data, plan.config.seed, found=plan.scan)
     for line in (*source.notes, *source.doubts) if plan.archives else ():
         print_message(line)
-    images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
+    images = source.splits
     names = {name: _names(split, data.root) for name, split in images.items()}
     options = PackOptions(
         plan.config.prepare.form,

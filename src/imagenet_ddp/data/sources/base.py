@@ -72,6 +72,9 @@ class Images:
         return None
 
 
+SPLIT_WORDS = {"train": "training", "val": "validation"}  # before "images"
+
+
 @dataclass
 class Source:
     """Classes and splits of a data set.
@@ -92,9 +95,14 @@ class Source:
         self.labels = self.labels or list(self.classes)
         if self.train is not None and (note := lookalikes(self.classes)):
             self.notes.append(note)
-        for images in (self.train, self.val):
-            if images is not None and images.weights is not None:
+        for images in self.splits.values():
+            if images.weights is not None:
                 images.weights = np.asarray(images.weights, np.float32)
+
+    @property
+    def splits(self) -> dict[str, Images]:
+        """Return the images of train and of val, as far as there are any."""
+        return {name: each for name, each in (("train", self.train), ("val", self.val)) if each is not None}
 
     def settle_targets(self, owner: str, labels: str) -> list[str]:
         """Convert the targets of both splits to int64, or uint8 for several labels. Return a message for each split
@@ -103,9 +111,7 @@ class Source:
         if labels == "several":
             return self._settle_several(owner)
         found = []
-        for name, images in (("training", self.train), ("validation", self.val)):
-            if images is None:
-                continue
+        for name, images in self.splits.items():
             given, size = images.targets, len(self.classes)
             targets = np.asarray(given)
             is_whole = targets.dtype.kind in "biu" and targets.ndim == 1
@@ -121,25 +127,23 @@ class Source:
             first, have = int(wrong[0]), "has" if len(wrong) == 1 else "have"
             label = f"{printable(str(targets[first]))[:40]} ({targets.dtype})"
             found.append(
-                f"{owner}: the targets of the {name} images must be integers from 0 to {size - 1} (positions in "
-                f"Source.classes), but {count_noun(len(wrong), 'image')} of {len(targets):,} {have} another, the first "
-                f"of them number {first}, {images.path(first)}: {label}. Hint: {hint}."
+                f"{owner}: the targets of the {SPLIT_WORDS[name]} images must be integers from 0 to {size - 1} "
+                f"(positions in Source.classes), but {count_noun(len(wrong), 'image')} of {len(targets):,} {have} "
+                f"another, the first of them number {first}, {images.path(first)}: {label}. Hint: {hint}."
             )
         return found
 
     def _settle_several(self, owner: str) -> list[str]:
         found = []
-        for name, images in (("training", self.train), ("validation", self.val)):
-            if images is None:
-                continue
+        for name, images in self.splits.items():
             targets = np.asarray(images.targets)
             if targets.shape == (len(targets), len(self.classes)) and np.isin(targets, (0, 1)).all():
                 images.targets = targets.astype(np.uint8)
                 continue
             found.append(
-                f"{owner}: with data.labels=several, the targets of the {name} images must be 0 or 1 for each of "
-                f"{len(self.classes)} classes, (N, {len(self.classes)}), got {targets.dtype} {targets.shape}. Hint: "
-                "name all classes in Source.classes, or set data.labels=one."
+                f"{owner}: with data.labels=several, the targets of the {SPLIT_WORDS[name]} images must be 0 or 1 for "
+                f"each of {len(self.classes)} classes, (N, {len(self.classes)}), got {targets.dtype} {targets.shape}. "
+                "Hint: name all classes in Source.classes, or set data.labels=one."
             )
         return found
 

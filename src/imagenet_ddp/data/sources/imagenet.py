@@ -34,11 +34,10 @@ class ImageNet(ImageFolder):
 def _open(open_folder: Callable[[], Source]) -> Source:
     source, known = open_folder(), class_labels()
     source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
-    for name, images in (("train", source.train), ("val", source.val)):
-        if images is not None:
-            numbers = images.num_of_each(len(source.classes)).tolist()
-            counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}
-            source.doubts += validate_counts(name, images.location, counts)
+    for name, images in source.splits.items():
+        numbers = images.num_of_each(len(source.classes)).tolist()
+        counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}
+        source.doubts += validate_counts(name, images.location, counts)
     return source
 
 

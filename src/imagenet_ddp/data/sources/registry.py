@@ -76,6 +76,8 @@ def scan(data: "DataConfig", seed: int, verb: str = "train", *, whole: bool = Tr
 def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "Scan | None" = None) -> "Source":
     """Open the source. verb: as in SourceType. found: what an earlier look has found; it is used if the options are the
     same. Raises ConfigError for all mistakes."""
+    from imagenet_ddp.data.sources.base import SPLIT_WORDS
+
     if found is None or not found.fits(data, seed, verb):
         found = scan(data, seed, verb)
     if found.open is None or found.mistakes:
@@ -84,12 +86,14 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "S
         source = found.open()
     except OSError as error:
         raise ConfigError(_unreadable(data, error)) from error
-    for name, images in (("training", source.train), ("validation", source.val)):
-        if images is not None and not len(images):
+    for name, images in source.splits.items():
+        if not len(images):
             key, hint = "data.val_fraction", "set a larger data.val_fraction"
             if data.share is None:
                 key, hint = "data.root", "set data.root=FOLDER to a folder with images"
-            raise ConfigError(Mistake(f"the data must have {name} images, but has none", (key,), hint=hint))
+            raise ConfigError(
+                Mistake(f"the data must have {SPLIT_WORDS[name]} images, but has none", (key,), hint=hint)
+            )
     owner = f"data._target_={data.target}" if data.target else f"data={data.name}"
     if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)
@@ -117,8 +121,8 @@ def _own_source(target: str, data: "DataConfig") -> "Source":
             f"data._target_={target} must return a Source, or a pair of torch Datasets, got {type(source).__name__}. "
             "Hint: return (training, validation), such as torch.utils.data.random_split(dataset, [0.8, 0.2])."
         )
-    for images in (source.train, source.val):
-        if images is not None and images.weights is not None and images.weights.shape != (len(images),):
+    for images in source.splits.values():
+        if images.weights is not None and images.weights.shape != (len(images),):
             raise ConfigError(
                 f"weights of data._target_={target} must have shape ({len(images)},), one weight per image, got "
                 f"{images.weights.shape}. Hint: use numpy.ones(len(self)) for equal weights."

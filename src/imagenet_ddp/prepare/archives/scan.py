@@ -12,7 +12,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -49,11 +48,9 @@ def look(config: PrepareConfig) -> tuple[list[Path], Scan]:
     source, lines = _of_parquet(files, folder, config) if kinds == {".parquet"} else _of_tar(files, folder, config)
     source.notes += lines
     source.doubts += _missing_files(files)
-    for images in filter(None, (source.train, source.val)):
+    for images in source.splits.values():
         images.reading = Reading.of(config.data)
-    counts = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
-    missing = [name for name in ("train", "val") if name not in counts or not len(counts[name])]
-    if "val" in missing:
+    if not source.val:
         raise ConfigError(
             f"{folder} must have validation images, which every command reads, but has none: a file or a folder in it "
             "tells its split by its name, such as val or validation. Hint: put the validation archive there, too."
@@ -64,10 +61,10 @@ def look(config: PrepareConfig) -> tuple[list[Path], Scan]:
             "Hint: set labels=FILE.csv, with the columns path and label."
         )
     if source.classes == list(class_labels()):
-        for name, images in counts.items():
+        for name, images in source.splits.items():
             numbers = images.num_of_each(len(source.classes)).tolist()
             source.doubts += validate_counts(name, str(folder), dict(zip(source.classes, numbers, strict=True)))
-    return files, Scan(config.data, config.seed, "train", open=partial(_given, source))
+    return files, Scan(config.data, config.seed, "train", open=lambda: source)
 
 
 def _missing_files(files: list[Path]) -> list[str]:
@@ -79,10 +76,6 @@ def _missing_files(files: list[Path]) -> list[str]:
         for (name, total), number in there.items()
         if number != total
     ]
-
-
-def _given(source: Source) -> Source:
-    return source
 
 
 def _files(folder: Path) -> list[Path]:
