@@ -6,7 +6,6 @@ Each validation image is counted once.
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
@@ -15,7 +14,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
+from imagenet_ddp.launch.processes import begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.runs import folder
 from imagenet_ddp.use import worker
@@ -31,13 +30,11 @@ def main() -> float | None:
 def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.config)
     checkpoint = checkpoint and checkpoint.resolve()
-    say_begin(request)
-    place, commands = connect(request, find_launcher(request, os.environ))
+    place, commands = begin(request, os.environ)
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
-        wanted = Path(request.hydra.run.dir)
-        is_typed = overrides.typed_value(request.typed, "hydra.run.dir") is not None
+        wanted, is_typed = Path(request.hydra.run.dir), request.names_folder
         if not is_typed and config.name:  # that of the checkpoint
             wanted = wanted.parent.with_name(config.name) / wanted.name
         run_dir = folder.new_folder(
@@ -45,7 +42,7 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = replace(share_job(commands, decide, request), scan=request.scan)
+    job = share_job(commands, decide, request)
     try:
         with command.hydra_job(request, job.run_dir):
             return run_ranks(worker.evaluate, job, job.config, place, commands)

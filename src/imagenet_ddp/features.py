@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.learning import CompileConfig
 from imagenet_ddp.curation.features import pass_name
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job, new_config
-from imagenet_ddp.launch.processes import connect, find_launcher, run_ranks, say_begin, share_job
+from imagenet_ddp.launch.processes import begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
@@ -35,8 +35,7 @@ def launch(request: parse.Request) -> int | None:
     checkpoint = checkpoint and checkpoint.resolve()
     if checkpoint is None:
         require_data(request)
-    say_begin(request)
-    place, commands = connect(request, find_launcher(request, os.environ))
+    place, commands = begin(request, os.environ)
 
     def decide() -> Job:
         if checkpoint is None:
@@ -61,7 +60,7 @@ def launch(request: parse.Request) -> int | None:
             folder.mkdir(parents=True, exist_ok=True)
         return Job(config, folder, checkpoint, command=overrides.shell_line("features", sys.argv[1:]))
 
-    job = replace(share_job(commands, decide, request), scan=request.scan)
+    job = share_job(commands, decide, request)
     with command.hydra_job(request, job.run_dir):
         return run_ranks(worker.features, job, job.config, place, commands)
 

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
 from imagenet_ddp.launch.job import decide
-from imagenet_ddp.launch.processes import LEAVE_S, connect, find_launcher, run_ranks, say_begin, share_job
+from imagenet_ddp.launch.processes import LEAVE_S, begin, run_ranks, share_job
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
@@ -46,11 +46,10 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     job gets a process of its own."""
     begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
-        say_begin(request)
-        place, commands = connect(request, find_launcher(request, os.environ))
+        place, commands = begin(request, os.environ)
         typed = overrides.shell_line("train", sys.argv[1:])
         job = share_job(commands, lambda: decide(request, os.environ, place, typed), request)
-        job = replace(job, begin_s=begin_s, scan=request.scan, in_sweep=in_sweep)
+        job = replace(job, begin_s=begin_s, in_sweep=in_sweep)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)

@@ -46,7 +46,7 @@ def find(wanted: Path, option: Path | str | None, *options: str, typed: bool = F
     request: Any = SimpleNamespace(
         config=OmegaConf.create({"resume": option and str(option)}), again=again,
         hydra=OmegaConf.create({"run": {"dir": str(wanted)}}),
-        typed=[*options, *([f"hydra.run.dir={wanted}"] if typed else [])],
+        typed=[*options], names_folder=typed,
     )  # fmt: skip
     return find_earlier(request, {}, None)
 

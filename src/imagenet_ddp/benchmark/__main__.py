@@ -76,8 +76,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
-    is_given = overrides.typed_value(request.typed, "hydra.run.dir") is not None
-    return config, make_given(wanted) if is_given else make_new(wanted), typed
+    return config, make_given(wanted) if request.names_folder else make_new(wanted), typed
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.runs.signals import DUPLICATE_S, STOP_SIGNALS
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import exit_at_once
+from imagenet_ddp.system.stop_signals import DUPLICATE_S, STOP_SIGNALS
 
 REPORT_S = 60.0  # between two reports; a stop waits as long for a step to end
 POLL_S = 0.5

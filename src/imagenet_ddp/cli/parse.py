@@ -17,6 +17,7 @@ from imagenet_ddp.cli import check_config, options, words
 from imagenet_ddp.cli.compose import Composed, compose
 from imagenet_ddp.cli.consequences import of_given_keys
 from imagenet_ddp.cli.options import Files, Option, Typed
+from imagenet_ddp.cli.overrides import typed_value
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import validate_group
@@ -70,6 +71,11 @@ class Request:
     def hydra(self) -> DictConfig:
         """The hydra node of the first job. Interpolations resolve in it."""
         return self.jobs[0].hydra
+
+    @property
+    def names_folder(self) -> bool:
+        """Whether the run folder is typed, not made of a name and the time."""
+        return typed_value(self.typed, "hydra.run.dir") is not None
 
     @property
     def place(self) -> Place | None:

@@ -168,9 +168,9 @@ class Meeting:
             (agreed,) = verdict
         return agreed
 
-    def broadcast(self, key: str, value: Any = None, timeout_s: float | None = None) -> Any:
+    def broadcast(self, key: str, value: Any = None) -> Any:
         """Return the value of rank 0 on all ranks."""
-        return self.agree(key, value, lambda values: values[0], timeout_s)
+        return self.agree(key, value, lambda values: values[0])
 
     def require_equal(
         self, key: str, facts: Mapping[str, Any], timeout_s: float | None = None, value: Any = None

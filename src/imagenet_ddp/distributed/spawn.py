@@ -27,13 +27,11 @@ from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.system.console import discard_closed_terminal, print_message
 from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.process import start_resource_tracker
-from imagenet_ddp.system.stop_signals import RESTART_SIGNALS, STOP_SIGNALS
+from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_SIGNALS, respected
 
 POLL_S = 0.1
 END_S = 30.0  # after one worker has failed, the others have this time to end
 LAST_S = 5.0  # after the third request to stop, which ends a worker at once
-DUPLICATE_S = 0.5  # SLURM signals every process of a step, and a terminal those in the foreground, so one request may
-# arrive twice
 LOOPBACK = "127.0.0.1"
 
 
@@ -177,9 +175,7 @@ def _recorded_signals() -> Generator[list[int]]:
     """Record in a list the signals that arrive in the block, and one that arrived before (runs/signals.py)."""
     received: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in STOP_SIGNALS
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # nohup
+        number: signal.signal(number, lambda number, _: received.append(number)) for number in respected(STOP_SIGNALS)
     }
     owners = [getattr(handler, "__self__", None) for handler in before.values()]
     received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]

@@ -87,18 +87,17 @@ def decide(
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
     run_key, typed = place.run_key, typed_value(request.typed, "experiment")
     experiment = None if typed == "null" else typed
-    earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request.typed, "hydra.run.dir") is not None
-    again = started_before(request, environ)
+    earlier, again = find_earlier(request, environ, run_key), started_before(request, environ)
     new_folder = partial(
-        folder.new_folder, Path(request.hydra.run.dir), is_typed=is_typed, options=request.typed, run_key=run_key,
-        can_resume=True,
+        folder.new_folder, Path(request.hydra.run.dir), is_typed=request.names_folder, options=request.typed,
+        run_key=run_key, can_resume=True,
     )  # fmt: skip
     if earlier.checkpoint is None:
         config, run_dir = new_config(request, environ, RunConfig), earlier.run_dir
         if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
         # a run that ended before its first checkpoint starts over in its folder
-        may_hold_run = again or (is_typed and bool(config.resume))
+        may_hold_run = again or (request.names_folder and bool(config.resume))
         run_dir = new_folder(again=may_hold_run)
         if may_hold_run:
             _require_own_files(run_dir, config)

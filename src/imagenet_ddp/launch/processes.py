@@ -42,20 +42,20 @@ MAY_DIFFER = re.compile(
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 
-def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> Place:
-    """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
-    machine where the job runs."""
-    found = request.place
-    if found is None:
-        found = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
-    return with_known_host(found, environ)
+def begin(request: parse.Request, environ: Mapping[str, str]) -> "tuple[Place, Commands | None]":
+    """Say what begins, find the launcher that started this command, and connect to the other commands."""
+    _say_begin(request)
+    place = request.place
+    if place is None:  # a job of a sweep, which may run on another machine than the command that was checked
+        place = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
+    return connect(request, with_known_host(place, environ))
 
 
 def _typed(request: parse.Request) -> CommonConfig:
     return typed_config(request.config, COMMANDS[request.verb], partial=True)
 
 
-def say_begin(request: parse.Request) -> None:
+def _say_begin(request: parse.Request) -> None:
     """Say what begins, before torch is imported, which may take a minute on a busy machine."""
     config = _typed(request)
     net, data = config.model.target or config.model.name, config.data
@@ -97,16 +97,18 @@ def share_job(commands: "Commands | None", decide: Callable[[], Job], request: p
     """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
     clocks differ, and continue from the same checkpoint."""
     if commands is None:
-        return decide()
+        return replace(decide(), scan=request.scan)
     try:
         if commands.place.number == 0:
             job = decide()
             job = replace(job, run_dir=job.run_dir.resolve())
             commands.post_job(to_message(job))
-            return job
-        content, is_elsewhere = commands.wait_for_job()
-        job = from_message(content, request)
-        return replace(job, run_dir=folder.make_elsewhere(job.run_dir, content["relative"])) if is_elsewhere else job
+        else:
+            content, is_elsewhere = commands.wait_for_job()
+            job = from_message(content, request)
+            if is_elsewhere:
+                job = replace(job, run_dir=folder.make_elsewhere(job.run_dir, content["relative"]))
+        return replace(job, scan=request.scan)
     except ConfigError as error:
         if not isinstance(error, SharedError):
             commands.refuse(error)

@@ -72,7 +72,7 @@ def find_earlier(request: parse.Request, environ: Mapping[str, str], run_key: st
     """Return the run that this command continues. run_key: name that the launcher gives to the run's folder. Raises
     ConfigError if resume=PATH names no checkpoint, or if all checkpoints are damaged."""
     option, wanted = request.config.resume, Path(request.hydra.run.dir)
-    typed_dir = wanted if typed_value(request.typed, "hydra.run.dir") is not None else None
+    typed_dir = wanted if request.names_folder else None
     if started_before(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         if own and CheckpointStore.of_run(own).files():

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from imagenet_ddp.errors import SignalExit
 from imagenet_ddp.system.console import discard_closed_terminal, print_message
-from imagenet_ddp.system.stop_signals import RESTART_SIGNALS, STOP_SIGNALS
-
-# SLURM signals every process of a step, and parents forward signals to their children, so one request arrives twice.
-DUPLICATE_S = 0.5
+from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_SIGNALS, respected
 
 
 class Stopped(Exception):
@@ -56,13 +53,6 @@ class Signals:
         self._last_s = now
         if self._num_requests >= 3:
             os._exit(128 + number)
-
-
-def respected(numbers: Sequence[int]) -> list[int]:
-    """Return these signals without SIGHUP, of a closed terminal, if this process ignores it, as nohup arranges for it
-    and its children."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in numbers if number != signal.SIGHUP or not ignored]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import OmegaConf, open_dict
 
-from imagenet_ddp.cli import check_config, overrides, parse
+from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.schema.keys import declared, validate_group
@@ -76,10 +76,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
     slots = make_slots(typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
-    is_given = overrides.typed_value(request.typed, "hydra.run.dir") is not None
     folder = _folder(Path(request.hydra.run.dir).absolute(), train_argv, {each.key: each.entry for each in parameters},
-                     is_given=is_given)  # fmt: skip
-    requeue = is_given and config.cluster.requeue
+                     is_given=request.names_folder)  # fmt: skip
+    requeue = request.names_folder and config.cluster.requeue
     return Plan(tuple(argv), tuple(train_argv), options, config.seed, requeue, tuple(parameters), tuple(slots), folder)
 
 
