@@ -52,6 +52,7 @@ LINES: dict[str, list[str]] = {
     "data=STL10": ["data", "data=stl10"], "data=null": ["data", "data=shapes"],
     "model=resnet50": ["model", "model.name=resnet50 without model"], "optim=adamm": ["optim", "optim=adam"],
     "recipe=gone": ["recipe", "without recipe"], "experiment=gone": ["experiment", "without experiment"],
+    "optim.name=adan": ["optim.lr optim.name", "optim.lr=0.001"],
     "+data=stl10": ["data", "data=stl10"], "schedule=cosine": ["schedule", "schedule.name=cosine without schedule"],
     "schedule=null": ["schedule", "schedule.name=step without schedule"],
     "schedule=cosin": ["schedule", "schedule.name=cosine without schedule"],

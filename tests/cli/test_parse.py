@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli.parse import Request, command_line, composed
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.data.check_data import long_tmpdir
 from imagenet_ddp.errors import ConfigError
 
@@ -58,6 +60,19 @@ def test_every_command_has_the_groups_of_train(verb: str):
         if OF_ONE_VERB.get(path.parent.name) == verb:
             composed(verb, [f"{path.parent}={path.stem}"])
     assert {path.stem for path in conf_dir().glob("*.yaml")} == {*COMMANDS, "base"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_name_brings_the_values_of_its_file(path: Path):
+    """Typed as optim.name=adamw, it would otherwise train at the rate of another optimizer."""
+    group, verb = path.parent, OF_ONE_VERB.get(path.parent.name, "train")
+    content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / path), resolve=False)
+    if content.get("name") != path.stem or f"{group}.name" not in declared(verb):
+        return
+    by_name, by_choice = (composed(verb, [f"{group}{key}={path.stem}"]).config for key in (".name", ""))
+    assert by_name == by_choice
+    kept = composed(verb, [f"{group}={path.stem}", f"{group}.name={path.stem}"])
+    assert kept.config == by_choice
 
 
 def test_own_files_by_config_dir(tmp_path: Path):

@@ -181,7 +181,7 @@ def _of_keys(values: CommonConfig, verb: str, typed: Sequence[str], is_whole: bo
     found = keys.validate_group("trainer", values.trainer)
     if is_whole or verb in ("prepare", "benchmark"):
         found += unread(typed, values, keys.declared(verb))
-    found += check_labels.validate(values, verb) if is_whole else []
+    found += check_labels.validate(values, verb) + check_learning.rate_of_another(values, typed) if is_whole else []
     return found + check_learning.validate(values, partial=not is_whole)
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import hydra
 
 from imagenet_ddp.cli.known_terms import Term, term_of
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
@@ -80,10 +81,8 @@ def read(verb: str, argv: Sequence[str]) -> Words:
     flags, own = _flags(own)
     if not ANSWERED.isdisjoint(own):
         return Words(own, flags.overrides, flags, is_answered=True, mistakes=_of_python(own))
-    # in other projects an experiment is added; here it has a default, which Hydra refuses to add again
-    own, typed = (
-        [word.replace("+experiment=", "experiment=", 1) for word in words] for words in (own, flags.overrides)
-    )
+    groups = set(map(key_of, flags.overrides))
+    own, typed = ([_as_choice(word, groups) for word in words] for words in (own, flags.overrides))
     typed, spaced = _without_spaces(typed)
     kept, odd = _as_meant(typed, declared(verb), sweeps=flags.multirun)
     odd = spaced + odd
@@ -91,6 +90,26 @@ def read(verb: str, argv: Sequence[str]) -> Words:
     return Words(
         own, kept, flags, False, found + _of_python(own) + odd, {key for each in odd for key in each.keys} - of_kept
     )
+
+
+def _as_choice(word: str, typed: Set[str]) -> str:
+    """Return the word that chooses the file which is meant. optim.name=adamw means optim=adamw, with its values: alone,
+    the name would keep those of another optimizer. typed: the keys of all words."""
+    if word.startswith("+experiment="):  # in other projects it is added; here it has a default, so Hydra would refuse
+        return word.removeprefix("+")
+    key, _, value = word.partition("=")
+    group, _, last = key.rpartition(".")
+    is_name = last == "name" and group.isidentifier() and group not in typed
+    return f"{group}={value}" if is_name and all(_has_values(group, name) for name in value.split(",")) else word
+
+
+def _has_values(group: str, name: str) -> bool:
+    """Return whether conf/ has a file for this name of a group, in which there are further keys."""
+    path = conf_dir() / group / f"{name}.yaml"
+    if not re.fullmatch(r"\w+", name) or not path.is_file():
+        return False
+    keys = re.findall(r"^ *(\w+): *(\w*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return ("name", name) in keys and len(keys) > 1
 
 
 def only_prints(argv: Sequence[str]) -> bool:

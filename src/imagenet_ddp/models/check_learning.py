@@ -4,11 +4,13 @@ torch."""
 import re
 from collections.abc import Sequence
 
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting
 from imagenet_ddp.models import timm_names
 from imagenet_ddp.system.packages import missing_package
 
@@ -35,6 +37,17 @@ def validate(config: CommonConfig, *, partial: bool = False) -> list[Mistake]:
     for group in ("model", "optim", "schedule", "loss", "module", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
     return found if partial else found + _combinations(config)
+
+
+def rate_of_another(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
+    """Return a mistake if an optimizer without a file of values is named, but no rate is typed for it. typed: the
+    options as typed."""
+    optim, keys = config.optim, set(map(key_of, typed))
+    has_file = (conf_dir() / f"optim/{optim.name}.yaml").exists()
+    if "optim.name" not in keys or "optim.lr" in keys or has_file or optim.target or optim.name not in OPTIMIZERS:
+        return []
+    what = f"optim.name={optim.name} needs a learning rate of its own, got that of another optimizer, {optim.lr:g}"
+    return [Mistake(what, ("optim.lr", "optim.name"), (setting("optim.lr=0.001"),))]
 
 
 def _names(config: CommonConfig) -> list[Mistake]:
