@@ -48,6 +48,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
         ({}, STEP),
         ({"trainer__devices": 1, "trainer__val_check_interval": "00:00:10:00", "trainer__sync_batchnorm": True}, {}),
         ({"strategy__name": "balanced_dp", "trainer__devices": 2, "strategy__first_device_batch": 2}, {}),
+        ({"trainer__devices": 1, "strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}, {}),
+        ({"trainer__devices": 2, "strategy__static_graph": True, "model__unfreeze_epoch": 0}, {}),
     ],
 )
 def test_well(typed: dict[str, Any], environ: dict[str, str]):
@@ -63,6 +65,10 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
         ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, "but trainer.accelerator is cpu."),
         ({"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
          "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes"),
+        ({"trainer__devices": 2, "strategy__static_graph": True, "trainer__accumulate_grad_batches": 2},
+         "strategy.static_graph=true needs the same graph in every step, but trainer.accumulate_grad_batches=2"),
+        ({"trainer__devices": 2, "strategy__static_graph": True, "model__unfreeze_epoch": 1},
+         "strategy.static_graph=true needs the same graph in every step, but model.unfreeze_epoch=1 changes it. Hint:"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, "strategy=dp runs in one process, but"),
         ({"strategy__name": "dp", "trainer__sync_batchnorm": True}, "trainer.sync_batchnorm=true is for strategy=ddp"),
         ({"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"}, "but does not on this node. Hint: mount"),

@@ -67,7 +67,7 @@ def validate(
     if multirun and not place.is_alone:
         found.append(_sweep(place, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     if (place.num_nodes * local if place.is_node else place.world_size) > 1:
-        found += validate_multi_process(trainer)
+        found += validate_multi_process(config)
     host = place.host if place.num_nodes > 1 else None
     if not place.is_alone or devices != 1:
         found += nccl.validate(config.nccl.env, environ, host)
@@ -85,7 +85,7 @@ def validate_elsewhere(config: CommonConfig, environ: Mapping[str, str]) -> list
         return found
     local = batch_split.num_processes(config.strategy, num_devices(trainer.devices) or 1)
     if local > 1 or integer(2).accepts(trainer.num_nodes):
-        found += validate_multi_process(trainer)
+        found += validate_multi_process(config)
     return found + nccl.validate_names(config.nccl.env, environ)
 
 
@@ -184,17 +184,35 @@ def validate_options(config: CommonConfig) -> list[Mistake]:
     return found
 
 
-def validate_multi_process(trainer: TrainerConfig) -> list[Mistake]:
+def validate_multi_process(config: CommonConfig) -> list[Mistake]:
     """Return the errors of options that do not work with several processes."""
-    interval = trainer.val_check_interval
-    if not isinstance(interval, str | Mapping):
-        return []
-    allowed = (
-        "a number of batches or a fraction of an epoch with several processes, because a time could end at a different "
-        "step in each process"
+    found, interval = _changes_graph(config), config.trainer.val_check_interval
+    if isinstance(interval, str | Mapping):
+        allowed = (
+            "a number of batches or a fraction of an epoch with several processes, because a time could end at a "
+            "different step in each process"
+        )
+        fix = setting("trainer.val_check_interval=0.25")
+        found.append(must_be("trainer.val_check_interval", allowed, shown(interval), fix))
+    return found
+
+
+def _changes_graph(config: CommonConfig) -> list[Mistake]:
+    """Return the options with which strategy.static_graph fails, in the first step or only when layers thaw."""
+    key = "strategy.static_graph"
+    others = (
+        ("trainer.accumulate_grad_batches", config.trainer.accumulate_grad_batches, 2, "1"),
+        ("model.unfreeze_epoch", config.model.unfreeze_epoch, 1, "null"),
     )
-    fix = setting("trainer.val_check_interval=0.25")
-    return [must_be("trainer.val_check_interval", allowed, shown(interval), fix)]
+    return [
+        Mistake(
+            f"{key}=true needs the same graph in every step, but {other}={value} changes it",
+            (key, other),
+            (setting(f"{key}=false"), setting(f"{other}={without}")),
+        )
+        for other, value, least, without in others
+        if config.strategy.static_graph is True and integer(least).accepts(value)
+    ]
 
 
 def validate_rendezvous_file(path: Path) -> list[Mistake]:

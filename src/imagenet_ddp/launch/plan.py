@@ -120,7 +120,7 @@ def make_plan(
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(asked.strategy, num_local_devices)
     # the number of devices of trainer.devices=auto is known only now
-    if place.world_size > 1 and (mistakes := validate_multi_process(asked.trainer)):
+    if place.world_size > 1 and (mistakes := validate_multi_process(asked)):
         raise ConfigError(mistakes)
     wanted = global_batch_size_before if keep_global_batch_size else None
     size, accumulate, reason = batch_split.split_update(asked, num_own_devices, place.world_size, wanted)
