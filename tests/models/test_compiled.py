@@ -75,13 +75,14 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     module = SimpleNamespace(net=BlockNet(3, depth=5))
     names = list(module.net.state_dict())
     calls = CompiledCalls(module, "default", 4, 6)  # type: ignore[arg-type]
-    for size in (32, 40, 32):
+    sizes = range(32, 112, 8)  # more than torch would compile by default
+    for size in (*sizes, 32):
         for images in (4, 4, 3):  # the last one is a remainder
             calls(torch.randn(images, 3, size, size)).sum().backward()
-    assert counter.frame_count == 2
+    assert counter.frame_count == len(sizes)
     module.net.eval()
     with torch.inference_mode():
         outputs = {images: calls(torch.ones(images, 3, 32, 32)) for images in (6, 4, 2, 6)}
-    assert counter.frame_count == 3
+    assert counter.frame_count == len(sizes) + 1
     assert torch.allclose(outputs[6][:2], outputs[2])
     assert list(module.net.state_dict()) == names

@@ -65,7 +65,7 @@ def test_an_extra_is_installed_by_its_packages(monkeypatch: pytest.MonkeyPatch):
         assert set(map(same, found)) == set(map(same, packages)), extra
     (mistake,) = missing_package("tune", "nowhere", requirement="imagenet_ddp[tune]")
     assert mistake.fixes[0].run == install("optuna<6,>=5.0")
-    assert install("imagenet_ddp[timm]").endswith(" 'safetensors>=0.5' 'timm>=1.0.20'")
+    assert install("imagenet_ddp[timm]").endswith(" 'safetensors>=0.5' 'timm>=1.0.27'")
 
     def not_installed(name: str) -> list[str]:
         raise PackageNotFoundError(name)

@@ -68,10 +68,9 @@ class CompiledCalls:
         self._module = module  # not module.net, which an evaluation of few classes replaces by a wrapper
         self._sizes = {True: train_images, False: val_images}
         self._copies = mode in WITHOUT_GRAPHS
+        torch.compiler.config.recompile_limit = RECOMPILE_LIMIT  # compile() has no such argument in torch 2.11
         # in place, so that the names in checkpoints do not change
-        module.net.compile(  # type: ignore[operator]
-            mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT
-        )
+        module.net.compile(mode=None if mode == "default" else mode, dynamic=False)  # type: ignore[operator]
 
     def __call__(self, images: Tensor) -> Tensor:
         net: nn.Module = self._module.net  # type: ignore[assignment]
