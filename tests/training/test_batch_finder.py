@@ -116,12 +116,13 @@ def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_steps_have_the_largest_size_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps, and a batch of validation. cuDNN chooses its algorithms as it will in the run."""
-    seen: list[int] = []
+    """Two steps, and a batch of validation. cuDNN chooses its algorithms as it will in the run. As in Lightning's
+    closure, the gradients of a step are in memory until the next loss is computed."""
+    seen: list[tuple[int, bool]] = []
 
     class Seeing(torch.nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
-            seen.append(input.shape[-1])
+            seen.append((input.shape[-1], self.weight.grad is not None))
             return super().forward(input.mean((2, 3)))
 
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
@@ -131,5 +132,5 @@ def test_steps_have_the_largest_size_of_training(monkeypatch: pytest.MonkeyPatch
     config = plan_of("data.batch_size=4", "trainer.benchmark=true", *sizes).config
     monkeypatch.setattr(batch_finder, "CLASSES", 10)
     batch_finder._train(config, "32-true", torch.device("cpu"), 0)
-    assert seen == [64, 64, 48]
+    assert seen == [(64, False), (64, True), (48, True)]
     assert torch.backends.cudnn.benchmark

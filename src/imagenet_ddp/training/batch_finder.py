@@ -119,9 +119,9 @@ def cuda_step(config: CommonConfig, precision: str, device: torch.device, copies
 def _train(config: CommonConfig, precision: str, device: torch.device, copies: int) -> float:
     """Train for two updates, validate a batch, and return the number of bytes of memory needed."""
     training = make_training(config, precision, device, CLASSES)
-    # now with the optimizer's state, made by the first step
-    training.forward(training.net).backward()  # pyright: ignore[reportUnknownMemberType]
-    training.optimize()
+    # now with what the first step has made: the gradients, and the optimizer's state
+    training.backward(training.forward(training.net))
+    training.optimizer.step()
     size = config.data.image_size  # of validation, which may be larger
     num_images = config.data.val_batch_size or len(training.images)
     training.images = torch.zeros((num_images, 3, size, size), dtype=torch.uint8, device=device)

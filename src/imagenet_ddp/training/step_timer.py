@@ -77,9 +77,9 @@ def time_steps(
         with net.no_sync() if isinstance(net, DistributedDataParallel) and not sends else contextlib.nullcontext():
             loss = training.forward(net)
             marks.append(_now(device))
-            loss.backward()
+            training.backward(loss)
             marks.append(_now(device))
-        training.optimize()
+        training.optimizer.step()
         marks.append(_now(device))
         return [after - before for before, after in pairwise(marks)]
 

@@ -43,9 +43,10 @@ class Training:
             logits = net(self.prepare(self.images))
         return F.cross_entropy(logits.float(), self.target)
 
-    def optimize(self) -> None:
-        self.optimizer.step()
+    def backward(self, loss: Tensor) -> None:
+        """As Lightning does, keep the gradients of the previous step until the loss has been computed."""
         self.optimizer.zero_grad()
+        loss.backward()
 
 
 def make_training(config: CommonConfig, precision: str, device: torch.device, classes: int) -> Training:
@@ -73,8 +74,8 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
         AUTOCAST.get(precision),
     )
     try:
-        training.forward(net).backward()
-        training.optimize()
+        training.backward(training.forward(net))
+        training.optimizer.step()
     except torch.OutOfMemoryError as error:
         what = f"a step of {data.batch_size} images of {size} pixels does not fit into the memory of {device}"
         way = setting(f"data.batch_size={max(data.batch_size // 2, 1)}", "trainer.accumulate_grad_batches=2")
