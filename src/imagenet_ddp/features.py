@@ -19,7 +19,7 @@ from imagenet_ddp.launch.job import Job, new_config
 from imagenet_ddp.launch.processes import begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, require_data
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.use import worker
 

@@ -20,7 +20,7 @@ from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path

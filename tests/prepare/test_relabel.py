@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare import label_changes, relabel
+from imagenet_ddp.prepare import folder_labels, label_changes, relabel
 from imagenet_ddp.prepare import options as prepare_options
 
 HEADER = ["path", "label", "suggested", "score", "split", "decision"]
@@ -262,13 +262,13 @@ def test_a_disk_without_hard_links(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_file_that_appears_is_not_overwritten(monkeypatch: pytest.MonkeyPatch):
     decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
-    made = label_changes.FolderLabels.apply
+    made = folder_labels.FolderLabels.apply
 
-    def late(self: label_changes.FolderLabels, changes: list[label_changes.Change]) -> None:
+    def late(self: folder_labels.FolderLabels, changes: list[label_changes.Change]) -> None:
         Path("pets/train/dog/1-chat.jpg").write_text("another", encoding="utf-8")
         made(self, changes)
 
-    monkeypatch.setattr(label_changes.FolderLabels, "apply", late)
+    monkeypatch.setattr(folder_labels.FolderLabels, "apply", late)
     with pytest.raises(RunError, match="exists"):
         prepare(*FOLDER)
     assert Path("pets/train/dog/1-chat.jpg").read_text(encoding="utf-8") == "another"

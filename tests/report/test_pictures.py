@@ -9,7 +9,7 @@ from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.streamed import ShardError
+from imagenet_ddp.data.sources.shard_cache import ShardError
 from imagenet_ddp.report.pictures import read_pictures
 from imagenet_ddp.report.predictions import read
 

@@ -1,14 +1,12 @@
 """Run folders: made once, found again."""
 
-import errno
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, remove_refused
@@ -55,28 +53,6 @@ def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_new(Path("runs/n/1"))
     remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
-
-
-@pytest.mark.parametrize(
-    ("number", "saved", "said"),
-    [
-        (
-            errno.ENOSPC,
-            True,
-            "no space left on device. Files saved earlier are intact. Hint: make room there, then set resume=",
-        ),
-        (errno.ENOSPC, False, "no space left on device. Hint: make room there, then run the same command again."),
-    ],
-)
-def test_a_disk_refuses_while_a_run_goes_on(tmp_path: Path, number: int, saved: bool, said: str) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    if saved:
-        (tmp_path / "checkpoints/last.ckpt").touch()
-    with pytest.raises(RunError) as caught, folder.disk_errors_as_run_error(tmp_path / "checkpoints/next.ckpt"):
-        raise OSError(number, os.strerror(number))
-    assert str(caught.value).startswith(
-        f"{tmp_path}/checkpoints/next.ckpt cannot be written: {said}{tmp_path if saved else ''}"
-    )
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:

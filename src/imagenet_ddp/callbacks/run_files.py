@@ -22,7 +22,7 @@ from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.task import task_of
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
 from imagenet_ddp.system.files import atomic_write, csv_bytes, write_in
 from imagenet_ddp.system.table_files import of_text_cell, table_bytes

@@ -25,7 +25,7 @@ from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import count_noun, first_line
 

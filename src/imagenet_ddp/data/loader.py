@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.decoding.decode import Picture, decode_whole, ignored_of
 from imagenet_ddp.data.decoding.errors import LoadError, UnreadableImage
-from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
+from imagenet_ddp.data.loader_failures import StallWatchdog
+from imagenet_ddp.data.loader_processes import end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform, empty

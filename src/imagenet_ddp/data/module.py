@@ -16,7 +16,8 @@ from imagenet_ddp.data.augment import OwnTransform, make_train_transform
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
-from imagenet_ddp.data.loader_processes import StallWatchdog, choose_num_workers
+from imagenet_ddp.data.loader_failures import StallWatchdog
+from imagenet_ddp.data.loader_processes import choose_num_workers
 from imagenet_ddp.data.mixing import Mixing
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source

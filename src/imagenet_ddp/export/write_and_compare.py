@@ -33,7 +33,7 @@ from imagenet_ddp.launch.stored_config import checkpoint_path, model_title
 from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
 from imagenet_ddp.training.held_out import choose

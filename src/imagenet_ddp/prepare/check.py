@@ -34,7 +34,7 @@ from imagenet_ddp.prepare.features_of_images import with_features
 from imagenet_ddp.prepare.options import Plan, can_relabel
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun

@@ -10,7 +10,7 @@ from imagenet_ddp.curation.wrong_labels import FILE, KEEP, MOVE, REMOVE, is_keep
 from imagenet_ddp.data.sources.base import Source, one_form
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.table import rows_message
+from imagenet_ddp.data.sources.table_rows import rows_message
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.label_changes import Change, Wanted

@@ -16,7 +16,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.archives.devkit import DEVKIT, val_classes
 from imagenet_ddp.prepare.options import Plan, require_free_space
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun

@@ -44,7 +44,7 @@ from imagenet_ddp.prepare.encode import encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.shards import Shard, divide, shard_name, write_split
 from imagenet_ddp.prepare.worker_pool import Result, process_images
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write

@@ -20,9 +20,11 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.prepare.decisions import match, read_decisions
-from imagenet_ddp.prepare.label_changes import Change, FolderLabels, Labels, TableLabels, Wanted
+from imagenet_ddp.prepare.folder_labels import FolderLabels
+from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.prepare.options import Plan
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.prepare.table_labels import TableLabels
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list

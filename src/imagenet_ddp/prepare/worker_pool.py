@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loader_processes import init_worker, signal_name, worker_context
+from imagenet_ddp.data.loader_failures import signal_name
+from imagenet_ddp.data.loader_processes import init_worker, worker_context
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 

@@ -6,7 +6,7 @@ from typing import Any
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.ranks import met_ranks, plan_process, with_checkpoint
-from imagenet_ddp.runs.folder import folder_errors_as_run_error
+from imagenet_ddp.runs.disk_errors import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals, raise_on_signal
 from imagenet_ddp.system.process import import_torch
 

@@ -11,6 +11,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.disk_errors import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
@@ -24,7 +25,7 @@ def main() -> None:
     signals = Signals().install()
     with command.exit_codes("tune"):
         plan = command.planned("tune", as_overrides(sys.argv[1:]), read)
-        with folder.folder_errors_as_run_error(plan.folder), folder.lock(plan.folder):
+        with folder_errors_as_run_error(plan.folder), folder.lock(plan.folder):
             code = _run(plan, signals)
         # SLURM sends one before the time limit (sbatch --signal=B:USR2@120)
         if plan.requeue and code - 128 in RESTART_SIGNALS and "SLURM_JOB_ID" in os.environ:

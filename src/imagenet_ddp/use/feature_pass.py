@@ -27,7 +27,8 @@ from imagenet_ddp.launch.world import World
 from imagenet_ddp.models.head import head_names, require_features
 from imagenet_ddp.models.weights.load import load_weights_into
 from imagenet_ddp.runs.checkpoint_file import is_own
-from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock
+from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.strategies.process_group import destroy_process_group, gather_on_first
 from imagenet_ddp.system.console import Progress

@@ -23,11 +23,12 @@ from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader_processes import worker_context
-from imagenet_ddp.data.sources import streamed as streaming
+from imagenet_ddp.data.sources import shard_cache
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.sources.streamed import ShardCache, ShardError, StreamedImages
+from imagenet_ddp.data.sources.shard_cache import ShardCache, ShardError
+from imagenet_ddp.data.sources.streamed import StreamedImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
@@ -221,7 +222,7 @@ def test_killed_in_mid_fetch(server: str, bucket: Any, folder: Path, tmp_path: P
 
 @pytest.mark.slow(2)
 def test_what_cannot_be_fetched_is_named(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streaming, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(shard_cache, "FIRST_WAIT_S", 0.01)
     images = opened(keys(server, tmp_path / "one"))
     bucket.rm("bucket/pack/train-00001.bin")
     data = bytearray(bucket.cat_file("bucket/pack/train-00002.bin"))
@@ -259,7 +260,7 @@ def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatc
             raise ConnectionResetError("reset by peer")
         return whole(url, **options)
 
-    monkeypatch.setattr(streaming, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(shard_cache, "FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(fsspec.core, "url_to_fs", place)
     images.read(0)
     assert len(tries) == 4
@@ -299,7 +300,7 @@ def test_a_server_that_sends_without_end_is_left(folder: Path, tmp_path: Path, m
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
-    monkeypatch.setattr(streaming, "TRIES", 1)
+    monkeypatch.setattr(shard_cache, "TRIES", 1)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     data = keys("", tmp_path, f"http://127.0.0.1:{server.server_port}")

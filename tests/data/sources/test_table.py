@@ -17,7 +17,8 @@ from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import scan
-from imagenet_ddp.data.sources.table import find_missing, read_table
+from imagenet_ddp.data.sources.table import find_missing
+from imagenet_ddp.data.sources.table_rows import read_table
 from imagenet_ddp.errors import ConfigError
 
 GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"

@@ -1,0 +1,167 @@
+"""Change labels that are the names of class folders: move files between them, or out of them. Nothing is ever
+overwritten, and a command that was interrupted can be typed again."""
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from filecmp import cmp
+from pathlib import Path
+from shutil import copy2
+
+from imagenet_ddp.data.sources.base import one_form
+from imagenet_ddp.data.sources.walk import class_folders, is_image
+from imagenet_ddp.mistakes import Mistake
+from imagenet_ddp.prepare.label_changes import MAX_NAMED, Change, Labels, Wanted, broken_rule
+from imagenet_ddp.system.files import not_writable_reason
+from imagenet_ddp.system.text import count_noun, shorten_list
+
+
+class FolderLabels(Labels):
+    """Labels that are the names of class folders. root: data.root. removed: folder to which images are moved that
+    shall be removed. Outside of both, nothing is touched."""
+
+    kind = "class folders"
+
+    def __init__(self, root: Path, removed: Path):
+        self.base, self._real = root, root.resolve()
+        self._removed = removed.parent.resolve() / removed.name
+
+    def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
+        changes, outside, loose, taken, locked = list[Change](), list[str](), list[str](), list[str](), list[str]()
+        names: dict[Path, dict[str, str]] = {}  # split -> class -> its folder, whose Unicode form may differ
+        reserved = {_folded(self.base / each.before) for each in made}  # where undo=true moves images back to
+        if self._removed.is_relative_to(self._real) and any(not each.label for each in wanted):
+            what = f"decisions must be a file outside data.root ({self.base}) for remove, which moves images beside it"
+            return [], [Mistake(what, ("decisions", "data.root"), hint="move the list to another folder")]
+        for images, index, label in wanted:
+            path = Path(images.path(index))
+            old, *rest = Path(images.name(index)).parts
+            if images.folder not in names:
+                names[images.folder] = {one_form(name): name for name in reversed(class_folders(images.folder))}
+            target = images.folder / names[images.folder].get(label, label) / Path(*rest)
+            if not label:
+                target = self._removed / os.path.relpath(path, self.base)
+            # images that are numbered within each class have the same names in all
+            if _is_taken(target, reserved):
+                target = target.with_name(f"{target.stem}-{old}{target.suffix}")
+            before, after = (
+                os.path.relpath(path, self.base),
+                os.path.relpath(target, self.base) if label else str(target),
+            )
+            if not (self._is_inside(before) and self._is_inside(after)):
+                outside.append(before)
+            elif path.is_symlink() and (target.parent / path.readlink()).resolve() != path.resolve():
+                loose.append(before)
+            elif _is_taken(target, reserved):
+                taken.append(after)
+            elif reason := not_writable_reason(path.parent) or not_writable_reason(target.parent):
+                locked.append(reason)
+            reserved.add(_folded(target))
+            changes.append(Change(before, before, after, label))
+        where = f"in data.root ({self.base})"
+        return changes, [
+            *broken_rule(outside, f"the images to move must lie {where}, also after following links, but {{}} not",
+                         "do", "set data.root to the folder that contains them"),
+            *broken_rule(loose, "a link to an image must lead to it after the move, too, but {} not", "do",
+                         "replace the link by its image, or leave its decision empty"),
+            *broken_rule(taken, "nothing is overwritten, but {} there already", "are", "rename those files"),
+            *broken_rule(list(dict.fromkeys(locked)), "the folders of the images must be writable, but {} not", "are",
+                         "change their permissions (chmod u+w)"),
+        ]  # fmt: skip
+
+    def pending(self, changes: Sequence[Change]) -> tuple[list[Change], list[str], list[Mistake]]:
+        foreign = [
+            path for each in changes for path in each[1:3] if not (is_image(Path(path).name) and self._is_inside(path))
+        ]
+        if foreign:
+            return [], [], broken_rule(
+                foreign, f"the changes of labels must be of images in {self.base}, but {{}} not", "are",
+                "use the file that prepare=relabel wrote for this folder",
+            )  # fmt: skip
+        todo, gone, taken = list[Change](), list[str](), list[str]()
+        for each in changes:
+            before, after = self.base / each.before, self.base / each.after
+            match os.path.lexists(before), os.path.lexists(after):
+                case True, True if not _is_same(before, after):
+                    taken.append(each.after)
+                case True, _:
+                    todo.append(each)
+                case False, False:
+                    gone.append(each.before)
+                case _:
+                    pass  # made before
+        return (
+            todo,
+            gone,
+            broken_rule(taken, "nothing is overwritten, but {} there already", "are", "rename those files"),
+        )
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        for each in changes:
+            target = self.base / each.after
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _move(self.base / each.before, target)
+
+    def notes(self, changes: Sequence[Change]) -> list[str]:
+        renamed = [each.after for each in changes if Path(each.before).name != Path(each.after).name]
+        what = f"{count_noun(len(renamed), 'file')} got the old class in the name, because the name was taken"
+        return [f"{what}: {shorten_list(renamed, MAX_NAMED)}"] if renamed else []
+
+    def new_folders(self, changes: Sequence[Change]) -> list[str]:
+        parents = {parent for each in changes for parent in Path(each.after).parents}
+        return sorted((str(each) for each in parents if not os.path.lexists(self.base / each)), reverse=True)
+
+    def remove(self, folders: Sequence[str]) -> None:
+        for folder in folders:
+            if self._is_inside(folder):
+                with suppress(OSError):
+                    (self.base / folder).rmdir()
+
+    def _is_inside(self, path: str) -> bool:
+        """Return whether a path relative to data.root, or an absolute one of the folder of removed images, stays below
+        it, also through the links of its folders."""
+        whole, top = Path(path), self._real
+        if whole.is_absolute() and whole.is_relative_to(self._removed):
+            top = self._removed.parent
+        elif whole.is_absolute() or not whole.parts:
+            return False
+        is_below = ".." not in whole.parts and "\0" not in path
+        return is_below and (self.base / path).parent.resolve().is_relative_to(top)
+
+
+def _folded(path: Path) -> str:
+    return os.path.normpath(path).casefold()  # some disks do not distinguish A.jpg from a.jpg
+
+
+def _is_taken(path: Path, reserved: set[str]) -> bool:
+    return os.path.lexists(path) or _folded(path) in reserved
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Return whether two names are of one file, or of a file and its copy on another disk: between making the new name
+    and removing the old one, both exist."""
+    stats = one.lstat(), other.lstat()
+    return os.path.samestat(*stats) or (stats[0].st_dev != stats[1].st_dev and cmp(one, other, shallow=False))
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a file. Raises FileExistsError rather than replace another one."""
+    try:
+        os.link(source, target, follow_symlinks=False)  # unlike a rename, this never replaces a file
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # the file is there, the folder is on another disk, or the disk has no hard links (exFAT)
+        if error.errno == errno.EXDEV:
+            draft = target.with_name(f".{target.name}.part")
+            copy2(source, draft, follow_symlinks=False)
+            if not draft.is_symlink():
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())  # before the only other copy is gone
+            _move(draft, target)
+        elif not os.path.lexists(target):
+            source.rename(target)
+            return
+        elif not _is_same(source, target):
+            raise
+    source.unlink()
