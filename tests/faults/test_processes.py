@@ -1,5 +1,6 @@
 """Processes that die, stand still or want the same folder while a training runs; test_kill.py has random moments."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, clean_environ
-from faults.trainings import QUIET, assert_same, begin, end, family, largest, resume, short, told
+from faults.trainings import QUIET, assert_same, begin, command, end, family, largest, resume, short, told
 from helpers.forked_commands import Command
 from helpers.train_runs import wait_for
 
@@ -15,13 +16,16 @@ from helpers.train_runs import wait_for
 @pytest.mark.slow(4)
 def test_killed_rank(tree: Path, tmp_path: Path) -> None:
     """SIGKILL of one of two ranks in the middle of an epoch: the other rank and the command both report it within
-    10 s."""
+    10 s, and the command says how to continue."""
     running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
+    wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, running)
     largest(family(running)).kill()
     ended = end(running)
     assert (ended.code, ended.said_s < 30) == (1, True), ended.said_s  # three times that, for a busy machine
     told(ended, "was ended by signal 9 (SIGKILL)")
     assert " is gone: its process, or its machine, no longer answers" in ended.err
+    line = ended.err.partition("Continue with: python -m imagenet_ddp.train ")[2].splitlines()[0]
+    assert command("train", *shlex.split(line), folder=tmp_path).returncode == 0
 
 
 @pytest.mark.slow

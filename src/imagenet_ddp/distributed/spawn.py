@@ -209,6 +209,8 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
     elif code < 0:
         # a process that is ended by a signal cannot print the reason itself
         reason = f"rank {first_rank + local_rank} was ended by signal {-code} ({signal.Signals(-code).name})"
+        if code == -signal.SIGKILL:
+            reason += ", as the system does when memory runs out"
         print_message(reason)
     return WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
 

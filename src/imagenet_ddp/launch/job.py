@@ -1,6 +1,7 @@
 """Decide on a job: its config, its run folder, and the checkpoint that it continues from."""
 
 import copy
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +11,11 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import check_config, parse
-from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, typed_value
+from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import leaves, to_plain, typed_config
+from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -75,6 +77,24 @@ def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> 
     because the job would start over each time."""
     is_asked = signal_number in RESTART_SIGNALS and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
     return is_asked and bool(CheckpointStore.of_run(job.run_dir).files())
+
+
+def continue_command(job: Job, place: Place) -> str:
+    """Return the command that continues a stopped run, ready to be typed."""
+    # what a checkpoint may not choose, such as own classes and addresses, is typed again
+    resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
+    return f"python -m imagenet_ddp.train {shlex.join(resume)}{_world_words(job.config, place)}"
+
+
+def _world_words(config: CommonConfig, place: Place) -> str:
+    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
+    if place.num_nodes == 1 or place.launcher not in ("MASTER_ADDR", "cluster.address"):
+        return ""
+    address = config.cluster.address or f"{place.address}"
+    return (
+        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
+        " (on each node)"
+    )
 
 
 def decide(

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.launch.job import Job, continue_command, should_requeue
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs import result_files
@@ -17,7 +17,7 @@ from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.training import build, diagnosis
-from imagenet_ddp.training.run_summary import closing_lines, continue_command, require_files, results
+from imagenet_ddp.training.run_summary import closing_lines, require_files, results
 from imagenet_ddp.training.start_report import detail_lines, opening_lines
 
 
@@ -88,7 +88,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            log.say(f"Continue with: {continue_command(job, plan)}", whole=True)
+            log.say(f"Continue with: {continue_command(job, plan.place)}", whole=True)
         raise
     finally:
         parts.data.close()

@@ -13,16 +13,13 @@ from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
-from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
-from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.job import Job
-from imagenet_ddp.launch.plan import Config, Plan
+from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.files import short_path
@@ -216,22 +213,3 @@ def require_files(job: Job, parts: Run) -> None:
             "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
             "use checkpoints/last.ckpt if it is there."
         )
-
-
-def continue_command(job: Job, plan: Plan) -> str:
-    """Return the command that continues a stopped run, ready to be typed."""
-    # what a checkpoint may not choose, such as own classes and addresses, is typed again
-    resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
-    options = f"{shlex.join(resume)}{_world_words(job.config, plan.place)}"
-    return f"python -m imagenet_ddp.train {options}"
-
-
-def _world_words(config: Config, place: Place) -> str:
-    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
-    if place.num_nodes == 1 or place.launcher not in ("MASTER_ADDR", "cluster.address"):
-        return ""
-    address = config.cluster.address or f"{place.address}"
-    return (
-        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
-        " (on each node)"
-    )
