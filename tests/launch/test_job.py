@@ -1,5 +1,6 @@
 """The options of a command: the place of its folder on the line, and what an evaluation takes of a checkpoint."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import composed
-from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, RunConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_plain, typed_config
+from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.launch.job import _resumed_config
+from imagenet_ddp.launch.resume import changes
 from imagenet_ddp.launch.stored_config import _other_split, from_checkpoint
+from imagenet_ddp.launch.trained_model import use_preprocessing
 from imagenet_ddp.mistakes import Mistake, without
+from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.runs import checkpoint_file
 
 
@@ -60,6 +67,28 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
     assert len(said(seed=7, val_fraction=0.3, val_fold=0)) == 3
     assert len(said(seed=7, root="./x/")) == len(said(seed=7, root=str(Path("x").absolute()))) == 1
     assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)
+
+
+@pytest.mark.parametrize("typed", [("experiment=own_photos",), ("data=imagefolder", "experiment=finetune"), ()])
+def test_a_resumed_run_keeps_the_preprocessing_of_its_weights(
+    monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
+) -> None:
+    """experiment= and data= have defaults of their own, which resume=auto in the same command does not take."""
+    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", lambda *args, **more: ([], None, None))
+    request = composed("train", [*typed, "model.weights=w.pth"])
+    config = copy.deepcopy(request.config)
+    seen = {"image_size": 288, "val_resize": 320, "interpolation": "bicubic", "fit": "crop", "mean": [0.5] * 3,
+            "std": [0.2] * 3}  # fmt: skip
+    use_preprocessing(config, request, Facts(data=seen))
+    stored = to_plain(typed_config(config, RunConfig))
+
+    def changed(*more: str) -> set[str]:
+        again = composed("train", [*typed, "model.weights=w.pth", *more])
+        return {*changes(stored, _resumed_config(again, {}, stored, Path("last.ckpt"), Place()))}
+
+    assert stored["data"]["interpolation"] == "bicubic"
+    assert changed() == set()
+    assert changed("data.interpolation=bilinear") == {"data.interpolation"}
 
 
 def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> CommonConfig:

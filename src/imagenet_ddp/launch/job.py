@@ -198,6 +198,8 @@ def _resumed_config(
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of the commands."""
     merged = merge_overrides(stored, request.config, request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     follow_image_size(merged.data, request.typed, stored["data"]["image_size"], stored["data"].get("val_resize"))
+    if merged.model.weights and merged.model.weights == stored["model"].get("weights"):
+        _keep_preprocessing(merged, request, stored["data"])
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
     is_counted = place.is_alone or place.local_world_size > 0  # else once the ranks have met
     num_local = place.local_world_size if place.is_node and not place.is_alone else None
@@ -209,6 +211,17 @@ def _resumed_config(
             "numbers of nodes and devices, and cluster.address, on each node."
         )
     return checked(merged, request, environ, RunConfig, checkpoint)
+
+
+def _keep_preprocessing(config: DictConfig, request: parse.Request, before: Mapping[str, Any]) -> None:
+    """Set the keys of data.* that a run took from its weights, in place: a typed experiment= or data= has the defaults
+    instead, and a resumed run does not look at the weights again. before: the run's data.*, plain."""
+    from imagenet_ddp.launch.trained_model import use_preprocessing
+    from imagenet_ddp.models.weights.facts import PREPROCESSING, Facts
+
+    seen = {key: before.get(key) for key in PREPROCESSING}
+    if None not in seen.values():  # else the weights did not say it
+        use_preprocessing(config, request, Facts(data=seen))
 
 
 def checked(

@@ -11,13 +11,14 @@ from imagenet_ddp.config.validators import is_mapping, shown
 from imagenet_ddp.models.factory import import_timm, timm_name
 
 KEY = "imagenet_ddp"  # of this project's part of a checkpoint, and of the metadata of an exported file
+PREPROCESSING = ("image_size", "val_resize", "interpolation", "fit", "mean", "std")  # keys of Facts.data
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is known of pretrained weights. Empty fields are unknown.
 
-    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. as_used: further ones,
+    origin: whose facts these are. data: values of data.*, by the keys of PREPROCESSING. as_used: further ones,
     for a use of the weights as they are: how photographs are read, and over which views the logits are averaged.
     classes, labels: names of the outputs, and the same for display.
     """
@@ -106,7 +107,7 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
         reading = own.get("config", {}).get("data", own)  # a checkpoint has a config, an exported file these keys
         parts = (data, ("vflip", "rot90", "val_mirror")), (reading, ("exif_orientation", "white_level"))
         as_used = {key: part[key] for part, keys in parts for key in keys if key in part}
-        data = {key: data[key] for key in ("image_size", "val_resize", "interpolation", "fit", "mean", "std")}
+        data = {key: data[key] for key in PREPROCESSING}
         return Facts(origin, data, list(own["classes"]), list(own["labels"]), as_used=as_used)
     of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
     classes: Any = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
