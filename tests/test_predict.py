@@ -45,7 +45,7 @@ def test_images_in_their_own_size_are_few_at_a_time(
     monkeypatch.setattr(predict, "open_predictor", lambda config, keep_features: predictor)
     paths = find_images(str(tree / "train"))
     config = PredictConfig(data=DataConfig(batch_size=32), out=str(tmp_path / "p.csv"), top_k=1)
-    assert predict._predict(config, paths) == (29, 0, None)
+    assert predict._predict(config, paths) == (29, 0, None, None)
     assert sizes == [4] * 7 + [1]
 
 
@@ -65,7 +65,7 @@ def test_a_stop_leaves_the_table_before(tree: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(SignalExit):
         predict._predict(config, paths)
     assert (tmp_path / "p.csv").read_text() == "before"
-    assert predict._predict(config, paths[:4]) == (4, 0, None)
+    assert predict._predict(config, paths[:4]) == (4, 0, None, None)
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 5
 
 
@@ -93,10 +93,10 @@ def test_a_person_at_a_terminal_reads_a_line_of_words(
     monkeypatch.setattr(predict, "open_predictor", predictor)
     monkeypatch.setattr(FileReader, "__call__", lambda self, path: torch.zeros(3, 4, 4, dtype=torch.uint8))
     config = PredictConfig(data=DataConfig(num_workers=0), **typed)
-    assert predict._predict(config, [*rows]) == (4, 1, 1)
+    assert predict._predict(config, [*rows]) == (4, 1, 1, None)
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert predict._predict(config, [*rows]) == (4, 1, 1)
+    assert predict._predict(config, [*rows]) == (4, 1, 1, None)
     printed = capsys.readouterr().out
     assert (printed == piped.replace("\x1b", "\\x1b")) == is_table
     if not is_table:

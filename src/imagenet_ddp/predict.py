@@ -48,18 +48,21 @@ def main() -> None:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
         config = resolved_config(request, os.environ, PredictConfig)
-        num_images, num_unreadable, num_unknown = _predict(config, paths)
+        num_images, num_unreadable, num_unknown, num_chosen = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
+    chosen = "" if num_chosen is None else f"{num_chosen}{where}, of "
     unknown = "" if num_unknown is None else f", {num_unknown} unknown"
-    print_message(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable{unknown}")
+    counted = f"{count_noun(num_images, 'image')}{'' if chosen else where}"
+    print_message(f"{chosen}{counted}, {num_unreadable} unreadable{unknown}")
     if _is_for_people(config):
         print_message("Hint: set out=classes.csv for a table with the probabilities.")
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print_message(f"In {config.images}, {words}.")
 
 
-def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | None]:
-    """Return the number of images, of unreadable and of unknown ones; None without a reference."""
+def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | None, int | None]:
+    """Return the number of images, of unreadable and of unknown ones, and of those to label next; None without a
+    reference, and without label_next."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
@@ -71,7 +74,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | N
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
-    num_unreadable, num_unknown, rest = 0, 0, iter(paths)
+    num_unreadable, num_unknown, num_chosen, rest = 0, 0, None, iter(paths)
     disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
@@ -93,8 +96,8 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | N
             if progress is not None:
                 progress.add(len(images))
         if candidates is not None and config.label_next is not None:
-            _write_chosen(candidates, config.label_next, output)
-    return len(paths), num_unreadable, None if predictor.threshold is None else num_unknown
+            num_chosen = _write_chosen(candidates, config.label_next, output)
+    return len(paths), num_unreadable, None if predictor.threshold is None else num_unknown, num_chosen
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,8 @@ def _open_output(config: PredictConfig, stack: ExitStack) -> Output:
     return Output(csv_rows(stream, config.csv_delimiter, has_bom=path is not None), stream, True, path)
 
 
-def _write_chosen(candidates: "Candidates", count: int, output: Output) -> None:
-    """Write the images to label next, and, beside a file, a sheet with their pictures."""
+def _write_chosen(candidates: "Candidates", count: int, output: Output) -> int:
+    """Write the images to label next, and, beside a file, a sheet with their pictures. Return how many."""
     from imagenet_ddp.use.candidates import HEADER
 
     chosen = candidates.choose(count)
@@ -147,6 +150,7 @@ def _write_chosen(candidates: "Candidates", count: int, output: Output) -> None:
         sheet = output.path.with_name(f"{output.path.stem}_sheet.png")
         if candidates.write_sheet(sheet, chosen):
             print_message(f"Pictures of the images to label next: {printable(str(sheet))}")
+    return len(chosen)
 
 
 def _is_for_people(config: PredictConfig) -> bool:

@@ -66,8 +66,10 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     assert "1 image is hard to recognise: 1 blurry." in to_mend
     assert "No image is there twice" not in good and "54 images can be read." in good
     with (photos.parent / "checked" / "quality.csv").open(newline="", encoding="utf-8-sig") as file:
-        poor = {Path(row["path"]).name: row["issues"] for row in csv.DictReader(file) if row["issues"]}
-    assert poor == {"soft.jpg": "blurry"}
+        rows = [*csv.DictReader(file)]
+    poor = {Path(row["path"]).name: row["issues"] for row in rows if row["issues"]}
+    assert poor == {"soft.jpg": "blurry"} and rows[0]["issues"], "first, because a person decides on it"
+    assert not any("nan" in row.values() for row in rows)
     assert set(re.findall(r'<li><a href="#(\w+)">', html)) <= set(re.findall(r'<section id="(\w+)">', html))
     assert re.findall(r"<tr><td>([^<]*)</td><td class=\"number\"", html)[1:] == ["Äpfel", "zebra"]  # Ä beside A
     assert (html.count("<script"), EVIL in html) == (1, False)

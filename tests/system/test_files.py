@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.system.files import atomic_path, atomic_write, nearest_existing, not_writable_reason
+from imagenet_ddp.system.files import atomic_path, atomic_write, beside, nearest_existing, not_writable_reason
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path):
@@ -42,3 +42,12 @@ def test_what_is_in_the_way_of_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert not_writable_reason(Path("file/a")) == f"{tmp_path}/file is a file"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     assert not_writable_reason(Path("a/b")) == f"{tmp_path} is not writable"
+
+
+def test_a_missing_path_is_likely_one_of_a_similar_name_or_one_that_was_cut_at_a_space(tmp_path: Path):
+    for name in ("photos of June", "photo", "other"):
+        (tmp_path / name).mkdir()
+    near = {name: beside(tmp_path / name, Path.is_dir) for name in ("fotos", "photos", "photos of", "o", "x", "ther")}
+    found = {name: path.name for name, path in near.items() if path}
+    assert found == {"fotos": "photo", "photos": "photo", "photos of": "photos of June", "o": "other", "ther": "other"}
+    assert beside(Path("/"), Path.is_dir) is None

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,8 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
     first = sorted((tmp_path / "new").rglob("*.jpg"))[0]
     shutil.copy(first, first.with_name("copy.jpg"))
     (tmp_path / "new/broken.jpg").write_bytes(b"no image")
-    run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.csv", code=0)
+    said = run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.csv", code=0).stderr
+    assert re.search(r"^2 to next\.csv, of \d+ images, 1 unreadable, \d+ unknown$", said, re.MULTILINE)
     rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
     assert list(rows[0]) == ["rank", "path", "class", "probability", "why"]
     assert [row["rank"] for row in rows] == ["1", "2"] and all(row["why"] for row in rows)

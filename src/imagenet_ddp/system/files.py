@@ -182,9 +182,14 @@ def begins_as_zip(path: Path) -> bool:
 
 
 def beside(path: Path, accepts: Callable[[Path], bool]) -> Path | None:
-    """Return what lies beside a missing path under the most similar name, or None. accepts: whether it can be meant."""
+    """Return what lies beside a missing path under the most similar name, else under one that begins with it, as where
+    a path was cut at a space; None if there is none. accepts: whether it can be meant."""
     with suppress(OSError):
-        near = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], 5)
+        names = sorted(each.name for each in path.parent.iterdir())
+        near = [
+            *get_close_matches(path.name, names, 5),
+            *(name for name in names if path.name and name.startswith(path.name)),
+        ]
         return next(filter(accepts, map(path.with_name, near)), None)
     return None
 

@@ -75,14 +75,14 @@ def run(job: Job, plan: Plan, world: World) -> int:
             todo = world.meeting.broadcast("images to compute", todo)
         if world.place.world_size > 1:
             log.say(world.place.sentence())
+        if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
+            todo.append(min(set(range(len(stamps))) - set(todo)))
         num_known = len(stamps) - len(todo)
         known_words = f"; those of {num_known:,} are known from an earlier pass" if num_known else ""
         log.say(
             f"Computing the features of {count_noun(len(todo), 'image')} with {weights.origin} at "
             f"{config.data.image_size} pixels, precision {precision}{known_words}."
         )
-        if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
-            todo.append(min(set(range(len(stamps))) - set(todo)))
         collected, begin_s = Collect(heads[0], stamps[todo], digest, job.run_dir / PARTS), time.monotonic()
         if todo:
             data.source.val = Joined(splits, np.array(todo))

@@ -24,9 +24,11 @@ def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfi
 
 
 def test_no_image_at_all_is_said(tmp_path: Path):
+    """A larger share would hold out none either."""
     write_images(tmp_path / "train", {"cat": 1, "dog": 1})
-    with pytest.raises(ConfigError, match="validation images, but has none"):
-        open_source(keys(tmp_path, val_fraction=0.5), 0)
+    for share in (0.2, 0.9):
+        with pytest.raises(ConfigError, match=r"but no class has\. Hint: add images to each class"):
+            open_source(keys(tmp_path, val_fraction=share), 0)
 
 
 class MadeSource(Source):

@@ -88,12 +88,11 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "S
         raise ConfigError(_unreadable(data, error)) from error
     for name, images in source.splits.items():
         if not len(images):
-            key, hint = "data.val_fraction", "set a larger data.val_fraction"
-            if data.share is None:
-                key, hint = "data.root", "set data.root=FOLDER to a folder with images"
-            raise ConfigError(
-                Mistake(f"the data must have {SPLIT_WORDS[name]} images, but has none", (key,), hint=hint)
-            )
+            what, hint = f"the data must have {SPLIT_WORDS[name]} images, but has none", "set data.root to those"
+            if data.share is not None:  # of such a class, split_validation would have kept one
+                what = "a class must have two different images, one of them for validation, but no class has"
+                hint = "add images to each class"
+            raise ConfigError(Mistake(what, ("data.root",), hint=hint))
     owner = f"data._target_={data.target}" if data.target else f"data={data.name}"
     if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)

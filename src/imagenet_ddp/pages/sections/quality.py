@@ -1,5 +1,6 @@
 """Section: the images of poor quality, the worst of each kind."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -69,16 +70,20 @@ def _is_kept(checked: Checked, split: str, number: int) -> np.ndarray:
 
 
 def _table(checked: Checked, rows: Mapping[str, np.ndarray], poor: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
-    cells = (
+    """Return the list, in which a person decides: those with issues come first."""
+    cells = [
         (checked.images[split].path(index), checked.label(split, index), split,
          ", ".join(name for name, has in poor[split].items() if has[index]), *map(_cell, row.tolist()),
          checked.decided(FILE, checked.images[split].path(index), checked.label(split, index)))
         for split, of_split in rows.items()
         for index, row in enumerate(of_split)
         if row["width"]
-    )  # fmt: skip
+    ]  # fmt: skip
+    cells.sort(key=lambda row: not row[HEADER.index("issues")])
     return table_bytes(HEADER, cells, checked.delimiter)
 
 
 def _cell(value: float) -> object:
+    if math.isnan(value):
+        return ""
     return f"{value:.3g}" if isinstance(value, float) else int(value)
