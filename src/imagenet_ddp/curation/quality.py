@@ -59,7 +59,7 @@ def _short(rows: np.ndarray) -> np.ndarray:
 ISSUES = (
     Issue(
         "blurry", lambda rows: rows["edge_width"] / 5,
-        "its sharpest edges are more than 5 pixels wide when the image has 256: it shows no more than one of 50 pixels",
+        "its sharpest edges are more than 5 pixels wide when the image has 256: it shows what 50 pixels would",
     ),
     Issue("too small", lambda rows: 64 / _short(rows), "its shorter side has fewer than 64 pixels; nets see about 224"),
     Issue(

@@ -73,9 +73,10 @@ class Checked:
     those of regressions that did not see the image, float32 (N, classes). why_unseen: why features or probabilities are
     missing although a net was asked for. command: the line that adds the features; "": there is none. relabel: name of
     each list whose decisions can be applied -> the line that does so. can_remove: whether images can be removed so.
-    regroup: the line that trains with each group of near-copies on one side; "": the split is not automatic. doubts:
-    messages of the source. delimiter: of CSV files. decisions: name of each list that gets a column for decisions ->
-    path, label and suggested class, "" for any -> what a person has decided about the list of an earlier check.
+    train: the line that trains on the images; "": no net has seen them. groups: its option that keeps each group of
+    near-copies on one side of the split; "" if it is not automatic, or separates none. doubts: messages of the source.
+    delimiter: of CSV files. decisions: name of each list that gets a column for decisions -> path, label and suggested
+    class, "" for any -> what a person has decided about the list of an earlier check.
     """
 
     root: str
@@ -92,7 +93,8 @@ class Checked:
     command: str = ""
     relabel: Mapping[str, str] = field(default_factory=dict[str, str])
     can_remove: bool = False
-    regroup: str = ""
+    train: str = ""
+    groups: str = ""
     doubts: Sequence[str] = ()
     delimiter: str = "comma"
     decisions: Mapping[str, Mapping[tuple[str, str, str], str]] = field(default_factory=dict[str, Any])

@@ -129,6 +129,11 @@ def run(plan: Plan) -> int:
     if lists := [section.decide for section in sections if section.decide in checked.relabel]:
         others = f" (and likewise, with its name, into {', '.join(lists[1:])})" if lists[1:] else ""
         write(f"When you have written decisions into {lists[0]}{others}: {checked.relabel[lists[0]]}")
+    if checked.train:
+        write(
+            f"To train on these images{', each group of near-copies together' * bool(checked.groups)}: {checked.train}"
+        )
+        of_files.append(f"To train on these images: `{checked.train}`")
     files = {
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files),

@@ -49,7 +49,9 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
     _leave_list(near, features)
-    checked = replace(checked, features=features, near_copies=near, regroup=_regroup_line(plan, out))
+    is_split = plan.config.data.share is not None and len(near.leaked(features)) > 0
+    groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
+    checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)
     num_classes = len(features.classes)
     groups = near.group_of_each(len(features), exact)
     if reason := why_no_estimate(features.targets, num_classes, groups):
@@ -69,12 +71,11 @@ def _leave_list(near: NearCopies, features: Features) -> None:
             atomic_write(folder / NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)))
 
 
-def _regroup_line(plan: Plan, out: Path) -> str:
-    """Return the line that trains with each group of near-copies on one side of an automatic split; "" for others."""
-    if plan.config.data.share is None:
-        return ""
-    words = [word for word in plan.argv if not word.startswith(_OWN)]
-    return shell_line("train", [*words, quoted(f"data.groups={out / NEAR_COPIES}")])
+def _train_line(plan: Plan, groups: str) -> str:
+    """Return the line that trains the whole net of the check on its images. groups: as in Checked."""
+    others = (*_OWN, "experiment=", *(["data.groups="] if groups else []))
+    words = [word for word in plan.argv if not word.startswith(others)]
+    return shell_line("train", ["experiment=own_photos", *words, *([groups] if groups else [])])
 
 
 def _require_same(features: Features, images: Mapping[str, Images]) -> None:

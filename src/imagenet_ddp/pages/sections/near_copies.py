@@ -44,10 +44,11 @@ def near_copies(checked: Checked) -> Section | None:
         findings.append(Finding(text, Urgency.LATER, NAME))
     groups = [_items(checked, features, group) for group in to_mend[:NUM_GROUPS]]
     context = {"groups": groups, "number": len(found.groups), "num_kept": len(found.groups) - len(to_mend),
-               "file": FILE, "is_across": num_leaked > 0, "command": checked.relabel.get(FILE, "")}  # fmt: skip
-    lines = [f"To keep each group of {FILE} on one side of the split: {checked.regroup}"]
-    return Section(NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file},
-                   decide=FILE, lines=lines if num_leaked and checked.regroup else [])  # fmt: skip
+               "file": FILE, "is_across": num_leaked > 0, "command": checked.relabel.get(FILE, ""),
+               "groups_option": checked.groups}  # fmt: skip
+    return Section(
+        NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file}, decide=FILE
+    )
 
 
 def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:
