@@ -1,0 +1,26 @@
+"""What the page of format=html says of itself."""
+
+import pytest
+
+from imagenet_ddp.exported.formats.html import _TEMPLATE, Runtime
+from imagenet_ddp.pages.render import render
+
+
+@pytest.mark.parametrize(("difference", "said"), [(1.1e-3, "0.11"), (1.11e-3, "0.12"), (3e-7, "0.01"), (0.0, "0.01")])
+def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: float, said: str) -> None:
+    """It is never said to be smaller than it is."""
+    metadata = {
+        "title": "a net", "labels": ["cat", "dog"], "model": {"name": "resnet18"}, "epochs": 1, "top1": None,
+        "familiarity_threshold": None, "license": None, "version": "1",
+        "comparison": {"num_images": 30, "images": "validation images", "max_difference": difference},
+    }  # fmt: skip
+    context = {
+        "key": "k",
+        "metadata": metadata,
+        "labels": "cat, dog",
+        "model": "",
+        "runtime": Runtime("1", {}),
+        "parts": {},
+    }
+    text = render(_TEMPLATE, context).decode()
+    assert f"by at most {said} percentage points. A browser" in text
