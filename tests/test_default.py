@@ -37,7 +37,7 @@ def test_the_first_command_learns(tmp_path: Path) -> None:
     # what a step costs is the machine's affair, how many there are the recipe's: 24,000 at 64 pixels took five minutes
     assert composed("train", []).configs[0].trainer.max_epochs * summary["num_train_images"] <= 12_000
     assert f"Run folder: {folder.relative_to(tmp_path)}" in result.stdout
-    for command in ("data=imagenet", "data=stl10", "data=imagefolder"):
+    for command in ("data=imagenet", "data=stl10", "prepare=check", "experiment=own_photos"):
         assert command in result.stdout, "it says how to go on"
     assert "500 of 500 validation images, each once.\nThis run used generated images. Next, " in result.stdout
     assert "\r" not in result.stdout + result.stderr

@@ -41,7 +41,12 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
     ("files", "typed", "said"),
     [
         ((*AB, "val/a/"), {}, "must contain images, but its class folders are empty. Hint: add images."),
-        (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
+        (
+            ("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"),
+            {},
+            "1 of 2 contains none: b. Hint: add images, or remove the folder (and its images in val).",
+        ),
+        (("a/1.jpg", "b/notes.txt"), {"train_dir": ".", "val_fraction": 0.2}, "or remove the folder."),
         ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but has 1 image and no class folders"),
         (("1.jpg", "2.png"), {}, "must contain a folder per class, but has 2 images and no class folders. Hint: sort"),
         (

@@ -30,11 +30,11 @@ HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm
 SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
 NEXT_STEPS = """\
-This run used generated images. Next, train on others:
-your images, from ImageNet weights: `{train} experiment=own_photos data.root=FOLDER budget_min=10`
-your images, from scratch: `{train} experiment=quick data=imagefolder data.root=FOLDER`
-STL-10, which is downloaded: `{train} data=stl10`
-ImageNet: `{train} data=imagenet data.root=FOLDER`"""
+This run used generated images. Next, use others:
+your images, to find faults: `{program}.prepare prepare=check experiment=probe data=imagefolder data.root=FOLDER`
+your images, from ImageNet weights: `{program}.train experiment=own_photos data.root=FOLDER budget_min=10`
+STL-10, which is downloaded: `{program}.train data=stl10`
+ImageNet: `{program}.train data=imagenet data.root=FOLDER`"""
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
-        lines += NEXT_STEPS.format(train="python -m imagenet_ddp.train").splitlines()
+        lines += NEXT_STEPS.format(program="python -m imagenet_ddp").splitlines()
     return lines
 
 

@@ -144,7 +144,8 @@ class ImageFolder(SourceType[FolderData]):
                 f"every class folder in {where} must contain images, but {len(empty)} of "
                 f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
             )
-            hint = f"{heic.hint}add images, or remove the folder (and its images in val)"
+            of_val = " (and its images in val)" if data.val_fraction is None else ""
+            hint = f"{heic.hint}add images, or remove the folder{of_val}"
             return listed, [Mistake(what, ("data.root",), hint=hint)]
         if len(empty) == len(classes):
             have = f"have none{heic.words}" if heic.words else "are empty"
