@@ -2,7 +2,6 @@
 predictions is evaluated first."""
 
 import base64
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.figures import NO_TEMPERATURE, START, TOP1, TOP5, figure_of
+from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.section import leaves
-from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
+from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
 from imagenet_ddp.report.findings import sentences
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import alphabetical, count_noun, duration, percent, shorten_list
+from imagenet_ddp.system.text import alphabetical, count_noun, percent, shorten_list
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +41,6 @@ USUAL_NET = {
     "model.name": "resnet18",
     "model.weights": "DEFAULT",
 }  # of experiment=probe
-LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,12 @@ def build(
         reason = f"{reason} {left_out}".strip()
     if run.problems:
         reason += f" Left out, because it is not what a run writes: {shorten_list(run.problems)}."
-    title, figures = _title(run), _figures(run, found)
+    title, figures = page_title(run), key_figures(run, found)
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found,
-        "figures": [(_first_words(name), value, note) for name, value, note in figures],
-        "facts": _facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
+        "figures": [(with_words(name), value, note) for name, value, note in figures],
+        "facts": further_facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
         "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) > 1 else None, "findings": [],
         "near_copies": None,
     }  # fmt: skip
@@ -230,87 +228,3 @@ def _item(found: Predictions, pictures: "Pictures", row: int) -> dict[str, Any]:
         "loss": float(found.loss[row]),
         "is_right": bool(found.is_right[row]),
     }  # fmt: skip
-
-
-def _title(run: Run) -> str:
-    """Return the title, such as "resnet18 on imagefolder tiny10"."""
-    options, data = run.options, run.summary.get("data") or {}
-    name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
-    folder = data.get("folder") or Path(str(options.get("data.root") or "")).name
-    model = options.get("model._target_") or options.get("model.name") or "A net"
-    return f"{model} on {name} {folder}".rstrip()
-
-
-def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
-    """Return the key figures at the head of the page, as (name, value, note)."""
-    shown = []
-    if run.best is not None:
-        number, epoch = run.summary.get("num_val_images"), run.best_epoch
-        at = "" if epoch is None else f"epoch {epoch}" if epoch else f"the start: {run.summary.get('start') or START}"
-
-        def note(metric: str, value: float) -> str:
-            is_counted = metric in (TOP1.name, TOP5.name) and isinstance(number, int)
-            words = interval_words(value * number, number) if is_counted and number else ""
-            return ", ".join(filter(None, (words, at)))
-
-        shown.append((f"best {run.score.title}", run.score.text(run.best), note(run.score.name, run.best)))
-        for name, value in run.at_best.items():
-            is_given = name == TOP5.name and (run.summary.get("num_classes") or 6) <= 5  # top-5 is always 100 %
-            if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
-                shown.append((figure.title, figure.text(value), note(name, value)))
-    elif found is not None and len(found):
-        words = f"{interval_words(int(found.is_right.sum()), len(found))}, {count_noun(len(found), 'image')}"
-        shown.append(("top-1", percent(float(found.is_right.mean())), words))
-        if (num := found.top.shape[1]) < len(found.classes):
-            is_among = (found.top == found.target[:, None]).any(axis=1)
-            words = interval_words(int(is_among.sum()), len(found))
-            shown.append((f"top-{num}", percent(float(is_among.mean())), words))
-    if run.train_s is not None:
-        done, most = run.epochs, run.max_epochs
-        trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
-        if (last := max(run.metrics["epoch"], default=0)) > done:
-            trained += f", and a part of epoch {last:.0f}"
-        if run.best_epoch == 0 and last:
-            trained += ", none better than the start"
-        shown.append(("training time", duration(run.train_s), trained))
-    return shown
-
-
-def _first_words(name: str) -> str:
-    """Return the name of a figure with words before an abbreviation, for a person who trains for the first time."""
-    found = re.search(r"top-(\d+)", name)
-    if found is None:
-        return name
-    words = "accuracy" if found[1] == "1" else f"right class among the first {found[1]}"
-    return f"{words} ({name})"
-
-
-def _facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
-    """Return the facts shown below the key figures on the page, as (name, text) pairs."""
-    summary, options = run.summary, run.options
-    rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
-    if reference and options.get("optim.scaling") != "none":  # the curve shows the scaled rate
-        rate = f"{rate} per {reference} images"
-    numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
-    splits = (("num_train_images", "training"), ("num_val_images", "validation"))
-    counts = [f"{numbers[key]} {name}" for key, name in splits if key in numbers]
-    wait = summary.get("data_wait_frac")
-    rows = {
-        "State": run.state if run.state != "finished" else "",
-        "Command": summary.get("command"),
-        "Finished": (summary.get("finished_at") or "").replace("T", " "),
-        "Hardware": summary.get("hardware"),
-        "Images": f"{' + '.join(counts)} images of {numbers.get('num_classes')} classes" if counts else "",
-        "Image size": f"{options.get('data.image_size')} pixels",
-        "Optimizer": f"{options.get('optim.name')}, lr {rate}" if rate else "",
-        "Batch": f"{numbers['global_batch_size']} images" if "global_batch_size" in numbers else "",
-        "Precision": summary.get("precision"),
-        "Parameters": numbers.get("num_parameters"),
-        "Seed": options.get("seed"),
-        "Speed": f"{run.images_per_s:,.0f} images/s" if run.images_per_s else "",
-        "Waiting for the loader": "" if wait is None else f"{percent(wait, 0)} of the training steps' time",
-        "Checkpoint": found.model if found is not None else "",
-        "Versions": ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items()),
-        "Commit": summary.get("git_commit"),
-    }
-    return [(name, str(text)) for name, text in rows.items() if text not in (None, "")]
