@@ -18,7 +18,7 @@ from torch import Tensor
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.models.teacher import Teacher
-from imagenet_ddp.use.evaluate import Predictions
+from imagenet_ddp.use.predictions import Predictions
 from imagenet_ddp.use.predictor import make_predictor
 
 EVERY = 3  # trainer.log_every_n_steps

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.task import OneLabel
-from imagenet_ddp.use.evaluate import Predictions
 from imagenet_ddp.use.evaluation_results import Predicted, further_results, prediction_columns, results_lines
+from imagenet_ddp.use.predictions import Predictions
 
 CLASSES = ["n01440764", "n01443537", "n01484850"]
 TARGETS = np.array([0, 1, 2, 1])
