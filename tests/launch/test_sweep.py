@@ -47,6 +47,8 @@ def test_no_further_job_starts_after_a_signal(tree: Path, tmp_path: Path) -> Non
     assert (tmp_path / "s/0/checkpoints/last.ckpt").exists()
     assert not (tmp_path / "s/1").exists()
     assert "Traceback" not in err
+    resume = err.rpartition("Continue the sweep with: python -m imagenet_ddp.train ")[2]
+    assert shlex.split(resume)[:2] == ["-m", "sweep.resume=s"], out + err
     pids = [json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=10)
 
@@ -58,9 +60,9 @@ def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
     options += [*probe(tmp_path / "seen", step=10), "+callbacks.probe.what=nothing,crash,nothing"]
     broken = run("train", "-m", *options, PYTHONPATH=PROBES, code=1)
     assert "1 of 3 jobs failed" in broken.stderr
-    assert "Resume with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
+    assert "Continue the sweep with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
     stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
-    words = shlex.split(broken.stderr.rpartition("Resume with: python -m imagenet_ddp.train ")[2])
+    words = shlex.split(broken.stderr.rpartition("Continue the sweep with: python -m imagenet_ddp.train ")[2])
     assert words[2] == "allow_targets=[probe.Probe]" and words[3].startswith("+callbacks.probe.folder=")
     again = run("train", *words, "+callbacks.probe.step=99", PYTHONPATH=PROBES, code=0)
     assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps

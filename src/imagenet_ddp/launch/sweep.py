@@ -248,6 +248,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         signals = Signals().install()
         number = HydraConfig.get().job.num
         if signals.received:
+            _say_resume(sweep_dir)
             sys.exit(128 + signals.received)
         print_message(f"Job {number}: {names[number] or 'no options'}", sys.stdout)
         try:
@@ -258,6 +259,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):
+                if not error.is_requeued:
+                    _say_resume(sweep_dir)
                 error.exit()  # stopped by a signal: start no further job
             codes[number] = error.exit_code
         return math.nan
@@ -275,13 +278,18 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print_message(f"  job {number} ({names[number]}) in {short_path(sweep_dir) / str(number)}{code}")
-        again = ["-m", f"sweep.resume={short_path(sweep_dir)}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
-        print_message(f"Resume with: {overrides.shell_line('train', again)}", whole=True)
+        _say_resume(sweep_dir)
         sys.exit(1)
     print_message(f"Sweep folder: {short_path(sweep_dir)}", sys.stdout)
     line = overrides.shell_line("report", [str(short_path(sweep_dir))])
     print_message(f"Compare the runs with: {line}", sys.stdout, whole=True)
     return result
+
+
+def _say_resume(sweep_dir: Path) -> None:
+    """Print the command that runs the unfinished jobs."""
+    again = ["-m", f"sweep.resume={short_path(sweep_dir)}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
+    print_message(f"Continue the sweep with: {overrides.shell_line('train', again)}", whole=True)
 
 
 def _sweep_dir(request: parse.Request) -> Path:
