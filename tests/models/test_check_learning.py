@@ -41,6 +41,8 @@ def test_the_names_of_timm_are_read_without_importing_it(monkeypatch: pytest.Mon
     [
         {},
         {"model__name": "mine", "model___target_": "mypkg.Net"},
+        {"model___target_": "mypkg.with_its_own_weights", "model__freeze": "backbone", "model__batch_norm": "frozen"},
+        {"model___target_": "mypkg.Net", "model__weights": "mine.pth", "model__head": "regression"},
         {"optim__name": "adam", "optim___target_": "torch.optim.Adam", "optim__args": {"weight_decay": 0.1}},
         {"schedule__interval": "epoch", "schedule__warmup_epochs": 0},
         *(
@@ -67,6 +69,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5 and leave optim.args.lr out.",
     ),
     ({"optim__args": {"weight_decay": 0.5}}, "optim.args.weight_decay must be set as optim.weight_decay, got 0.5."),
+    ({"model___target_": "mypkg.Net", "model__weights": "DEFAULT"}, "Hint: set model.weights=FILE, or"),
+    ({"model___target_": "mypkg.Net", "model__head": "regression"}, "Hint: set model.weights=FILE, or model.head=new."),
     ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
     ({"averaging__name": "ema", "averaging__start_epoch": 3, "trainer__max_epochs": 3}, "than trainer.max_epochs (3)"),
     (

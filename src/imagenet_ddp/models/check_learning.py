@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
@@ -144,15 +145,19 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
         )
         fixes = setting("averaging.start_epoch=1"), setting("trainer.max_epochs=90")
         found.append(Mistake(what, ("averaging.start_epoch", "trainer.max_epochs"), fixes))
+    weights = setting("model.weights=FILE") if model.target else setting("model.weights=DEFAULT")
+    if model.target and model.weights and not is_file(model.weights):
+        what = f"model.weights={model.weights} is for a library's net, but model._target_={model.target} is your own"
+        found.append(Mistake(what, ("model.weights", "model._target_"), (weights, setting("model.weights=null"))))
     for key, value, wanted, other in (
         ("freeze", model.freeze, "backbone", "null"),
         ("batch_norm", model.batch_norm, "frozen", "train"),
         ("head", model.head, "regression", "new"),
     ):
-        if value == wanted and not model.weights:
+        # a net of the user's own may load its weights itself; only model.weights are refitted
+        if value == wanted and not model.weights and (key == "head" or not model.target):
             what = f"model.{key}={value} needs pretrained layers, but model.weights is null"
-            fixes = setting("model.weights=DEFAULT"), setting(f"model.{key}={other}")
-            found.append(Mistake(what, (f"model.{key}", "model.weights"), fixes))
+            found.append(Mistake(what, (f"model.{key}", "model.weights"), (weights, setting(f"model.{key}={other}"))))
     if config.get("budget_min"):
         found += _fixed_epochs(config)
     if config.get("budget_min") and not model.weights:
@@ -160,8 +165,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
             "model.weights is null"
         )
-        fixes = setting("model.weights=DEFAULT"), setting("budget_min=null")
-        found.append(Mistake(what, ("budget_min", "model.weights"), fixes))
+        found.append(Mistake(what, ("budget_min", "model.weights"), (weights, setting("budget_min=null"))))
     return found
 
 

@@ -88,8 +88,8 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
         stored = _content(path)
     except FileNotFoundError:
         what = f"{key} must be a file of weights, but {path} does not exist"
-        way = setting(f"{key}=DEFAULT", aim="to load the weights of the library")
-        raise ConfigError(Mistake(what, (key,), (way,))) from None
+        ways = (setting(f"{key}=DEFAULT", aim="to load the weights of the library"),) if library else ()
+        raise ConfigError(Mistake(what, (key,), ways, hint="" if ways else "correct the path")) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
     if is_endless(stored):
