@@ -20,7 +20,7 @@ def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_cla
     )  # fmt: skip
     done = run("train", *SMALL, *options, f"data.root={tree}", "hydra.run.dir=r", code=0)
     report, found, _ = done.stdout.partition("Run folder: r (all choices and their reasons: logs/rank0.log)\n")
-    assert found and "\nNet: mobilenet_v2, " in report
+    assert found and "\nNet: mobilenet_v2, 19,859 parameters (3,843 of them trained)" in report
     shown = [part for line in [*report.splitlines(), found] for part in wrap_text(line, COLUMNS)]
     assert 8 < len(shown) <= LINES, "\n".join(shown)
     log = (tmp_path / "r/logs/rank0.log").read_text()
@@ -35,6 +35,7 @@ def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_cla
 def test_a_warm_up_that_takes_the_whole_run_is_announced(tree: Path, run: Run):
     options = "schedule.warmup_epochs=2", "trainer.max_epochs=1", "trainer.limit_train_batches=1"
     done = run("train", *SMALL, *options, f"data.root={tree}", code=0)
+    assert " with a warm-up of 2 epochs, loss" in done.stdout
     assert (
         "The warm-up takes 2 epochs, and so the whole run: the learning rate does not reach its value." in done.stdout
     )

@@ -32,7 +32,9 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
     location = where(data.train_images.location) if options.root or options.target else ""
     decay = f" weight decay {optim['weight_decay']:g}," if "weight_decay" in optim else ""
-    parameters = count_noun(sum(parameter.numel() for parameter in net.parameters()), "parameter")
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in net.parameters()]
+    number, trained = sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
+    parameters = count_noun(number, "parameter") + (f" ({trained:,} of them trained)" if trained != number else "")
     return [
         *([place.sentence()] if place.world_size > 1 else []),
         f"Data: {options.target or options.name}, {len(data.train_images):,} training and {len(data.val_images):,}"
@@ -40,7 +42,7 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         *data.source.notes,
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
         f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
-        f" schedule {config.schedule.target or config.schedule.name}, loss {_loss_words(config.loss)}"
+        f" schedule {_schedule_words(plan)}, loss {_loss_words(config.loss)}"
         + (f", transform {config.transform.target}" if config.transform.target else "")
         + (f", steps of {config.module.target}." if config.module.target else "."),
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
@@ -94,6 +96,13 @@ def _device(plan: Plan) -> str:
         return {"cpu": "CPU", "mps": "Apple GPU (mps)"}[plan.device.type]
     name = torch.cuda.get_device_name(plan.device)
     return f"{plan.num_devices} × {name}" if plan.num_devices > 1 else name
+
+
+def _schedule_words(plan: Plan) -> str:
+    """Return the name of the schedule, and a warm-up that was not chosen by auto, which _warmup_lines explain."""
+    schedule, warmup = plan.config.schedule, plan.warmup_epochs.value
+    is_set = warmup and isinstance(schedule, Warmed) and schedule.warmup_epochs != "auto"
+    return f"{schedule.target or schedule.name}{f' with a warm-up of {_epochs(warmup)}' if is_set else ''}"
 
 
 def _loss_words(loss: LossConfig) -> str:
