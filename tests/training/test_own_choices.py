@@ -173,6 +173,17 @@ def test_what_does_not_fit_is_refused(typed: list[str], said: str, run: Run, tre
     assert said in " ".join(done.stderr.split()) and "Hint: " in done.stderr
 
 
+def test_what_lightning_rejects_in_code_of_ones_own_is_said_with_its_place(
+    run: Run, tree: Path, tmp_path: Path
+) -> None:
+    method = "    def on_train_batch_end(self, trainer, module, *_):\n        module.log('a/dataloader_idx_0', 1.0)\n"
+    (tmp_path / "wrong.py").write_text(f"from lightning.pytorch import Callback\nclass Wrong(Callback):\n{method}")
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "+callbacks.wrong._target_=wrong.Wrong"]
+    done = run("train", *options, code=1)
+    said = f"Lightning rejects a call of your own code ({tmp_path}/wrong.py, line 4, in on_train_batch_end): "
+    assert said in " ".join(done.stderr.split()) and "Hint: correct that place." in done.stderr
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.errors import LIBRARY, ConfigError, RunError, place_of, silent_end
+from imagenet_ddp.errors import LIBRARY, ConfigError, RunError, own_place, place_of, silent_end
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.models.lightning_module import STEP_RETURNS
 from imagenet_ddp.system.console import Say
@@ -70,11 +70,16 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
         is_missing = isinstance(error, ModuleNotFoundError) and not begun()
         if not (isinstance(error, MisconfigurationException) or is_untyped or is_missing):
             raise
-        reason = " ".join(str(error).split()).rstrip(".?")
-        text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
-        if "`training_step`" in reason:
+        reason, place = " ".join(str(error).split()).rstrip(".?"), own_place(error)
+        what, hint = (
+            "these settings of trainer.*, callbacks.* or logger.*",
+            "change the setting that this message names",
+        )
+        if place:
+            what, hint = f"a call of your own code ({place})", "correct that place"
+        elif "`training_step`" in reason:
             raise RunError(f"Lightning rejects what training_step returned: {reason}. Hint: {STEP_RETURNS}.") from error
-        text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
+        text = f"Lightning rejects {what}: {reason}." + ("" if "hint:" in reason.lower() else f" Hint: {hint}.")
         raise (RunError if begun() else ConfigError)(text) from error
 
 
