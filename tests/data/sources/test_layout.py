@@ -100,6 +100,14 @@ def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: 
     assert mistakes(root, verb, **keys) == []
 
 
+@pytest.mark.parametrize("root", ["p", "p/train"])
+def test_a_share_is_kept_beside_a_folder_of_validation_images_if_that_is_left_out(root: str):
+    make("p/train", "p/val")
+    (text,) = mistakes(root, val_fraction=0.2)
+    assert "set data.val_fraction=null to use that folder, or data.val_dir=none to leave it out" in text
+    assert mistakes(root, val_fraction=0.2, val_dir="none") == []
+
+
 @pytest.mark.parametrize(
     ("made", "typed", "said"),
     [

@@ -60,8 +60,11 @@ class ImageFolder(SourceType[FolderData]):
         layout, found = find_layout(data, need_train=need_train), list[Mistake]()
         if is_share and layout.val.is_dir():
             allowed = f"null if there is a folder of validation images ({describe_path(layout.val)})"
-            fix = setting("data.val_fraction=null", aim="to use that folder")
-            found.append(must_be("data.val_fraction", allowed, f"{data.val_fraction}", fix))
+            ways = (
+                setting("data.val_fraction=null", aim="to use that folder"),
+                setting("data.val_dir=none", aim="to leave it out and keep a share of the training images"),
+            )
+            found.append(must_be("data.val_fraction", allowed, f"{data.val_fraction}", *ways))
         train = val = None
         if need_train or is_share:
             train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
