@@ -79,7 +79,7 @@ class Hinge(torch.nn.Module):
         return torch.nn.functional.multi_margin_loss(logits, target, margin=self.margin, reduction="none")
 """
 # with the LightningModule of docs/library.md
-MINE += re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)[2]
+MINE += re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)[-1]
 OWN = [
     "optim._target_=mine.Signs", "optim.lr=0.01", "optim.reference_batch=null", "+optim.args.scale=0.1",
     "schedule._target_=mine.steep", "+schedule.args.power=2", "loss._target_=mine.Hinge", "+loss.args.margin=0.5",
