@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SMALL, Run
 from helpers.plans import plan_of
 
@@ -17,6 +18,29 @@ def test_errors_that_are_explained() -> None:
         raise RuntimeError(timeout)
     with pytest.raises(RuntimeError, match="mat1 and"), explained(plan):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "MPS backend out of memory (MPS allocated: 17.06 GiB, other allocations: 1.2 GiB, max allowed: 18.13 GiB).",
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to",
+    ],
+)
+def test_memory_that_ran_out_outside_of_torchs_own_on_cuda(text: str) -> None:
+    with pytest.raises(RunError, match=r"rank 0 must have enough memory for batches of"), explained(plan_of()):
+        raise RuntimeError(text)
+
+
+def test_an_operation_without_a_deterministic_kernel() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RunError, match=r"but put_ has none.*trainer.deterministic=warn"), explained(plan_of()):
+            torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_layer_that_the_loss_does_not_use_is_explained_with_our_key(run: Run, tree: Path, tmp_path: Path) -> None:

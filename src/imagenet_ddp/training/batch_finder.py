@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from lightning.pytorch.utilities.memory import is_oom_error
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.errors import ConfigError
@@ -15,6 +14,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.training.diagnosis import is_out_of_memory
 from imagenet_ddp.training.trial_step import make_training
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
@@ -85,7 +85,7 @@ def _fits(step: Callable[[int], None], images: int) -> bool:
         step(images)
     except (RuntimeError, ConfigError) as error:
         cause = error.__cause__ if isinstance(error, ConfigError) else error  # raised by make_training
-        if isinstance(cause, torch.OutOfMemoryError) or (isinstance(cause, Exception) and is_oom_error(cause)):
+        if cause is not None and is_out_of_memory(cause):
             return False
         raise
     return True

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
+from lightning.pytorch.utilities.memory import is_oom_error
 
 from imagenet_ddp.errors import LIBRARY, ConfigError, RunError, own_place, place_of, silent_end
 from imagenet_ddp.launch.plan import Plan
@@ -24,9 +25,14 @@ def explained(plan: Plan) -> Generator[None]:
     """Turn the errors of training that have a known reason into a RunError."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise RunError(out_of_memory(plan, error)) from error
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise RunError(out_of_memory(plan, error)) from error
+        if "deterministic implementation" in str(error):  # which names options of torch
+            raise RunError(
+                f"trainer.deterministic=true needs deterministic kernels, but {str(error).split()[0]} has none on this "
+                "device. Hint: set trainer.deterministic=warn, or another model.name."
+            ) from error
         # of DistributedDataParallel, which Lightning replaces by one that names an option of its own
         if "find_unused_parameters" in str(error) and not plan.config.strategy.find_unused_parameters:
             raise RunError(
@@ -115,7 +121,7 @@ def restoring(checkpoint: Path | None, updated: Callable[[], bool]) -> Generator
         )
         # within a step, Lightning calls the net, its loss and callbacks, by functions with this word in their names
         in_step = "optimizer.py" in files and not any("closure" in code.co_name for code in codes)
-        if checkpoint is None or isinstance(error, torch.OutOfMemoryError):
+        if checkpoint is None or is_out_of_memory(error):
             raise
         if not is_there and (updated() or not in_step):
             raise
@@ -125,9 +131,18 @@ def restoring(checkpoint: Path | None, updated: Callable[[], bool]) -> Generator
         ) from error
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory has run out. torch has an error of its own for its memory on CUDA only, not for that of
+    CUDA's libraries, of an Apple GPU and of the CPU."""
+    if not isinstance(error, RuntimeError):
+        return False
+    text, has_own = str(error), isinstance(error, torch.OutOfMemoryError)
+    return has_own or is_oom_error(error) or "out of memory" in text or "_ALLOC_FAILED" in text
+
+
 def out_of_memory(plan: Plan, error: Exception) -> str:
     """Return a message on which rank ran out of memory, with options that need less memory for the same update of the
-    weights. error: torch.OutOfMemoryError."""
+    weights. error: one of is_out_of_memory."""
     data, times = plan.config.data, plan.config.trainer.accumulate_grad_batches
     hint = "set a smaller data.image_size"
     if data.batch_size > 1:
