@@ -90,6 +90,17 @@ def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
     assert not net.get_submodule(heads[0])._forward_pre_hooks
 
 
+@torch.no_grad()
+def test_the_features_of_a_compiled_net_are_computed_eagerly():
+    """In compiled code of a call without the hook, it would be missing."""
+    net, images, compiled = create_model("resnet18", 3, 0, 32).eval(), torch.zeros(2, 3, 32, 32), list[object]()
+    net.compile(backend=lambda graph, _: compiled.append(graph) or graph.forward)
+    logits, num_compiled = net(images), len(compiled)
+    features, again = compute_features(net, "fc", images)
+    assert torch.equal(net.fc(features), logits) and torch.equal(again, logits)  # type: ignore[operator]
+    assert len(compiled) == num_compiled > 0
+
+
 @pytest.mark.parametrize(
     ("library", "name"),
     [("torchvision", "squeezenet1_1"), ("timm", "deit_tiny_distilled_patch16_224")],

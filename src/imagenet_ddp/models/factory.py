@@ -208,7 +208,7 @@ def require_batch(model: ModelConfig, net: nn.Module, images: int, image_size: i
     weight = next(net.parameters())
     try:
         with torch.no_grad(), evaluating(net):
-            net(weight.new_zeros(1, 3, image_size, image_size))
+            net.forward(weight.new_zeros(1, 3, image_size, image_size))  # also one that is compiled
     finally:
         for hook in hooks:
             hook.remove()

@@ -70,11 +70,12 @@ def evaluating(net: nn.Module) -> Generator[None]:
 
 @torch.no_grad()
 def compute_features(net: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the input of the last layer, (B, features); the output of the net). head: the layer's name."""
+    """Return (the input of the last layer, (B, features); the output of the net). head: the layer's name. Also a net
+    that is compiled computes eagerly: it would be compiled for these few calls, and then without the hook."""
     inputs: list[Tensor] = []
     hook = net.get_submodule(head).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     try:
-        logits = net(images)
+        logits = net.forward(images)
     finally:
         hook.remove()
     return inputs[0], logits
