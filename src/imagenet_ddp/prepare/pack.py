@@ -91,25 +91,8 @@ def _run(plan: Plan, out: Path) -> None:
     if (out / FILE).exists():
         print_message(f"{out} is already packed: {_counts(_existing_pack(out, options))}.", sys.stdout)
         return
-    draft = out / WORK
-
-    def encode(chosen: Mapping[str, np.ndarray]) -> Generator[Result]:
-        tasks = (
-            (name, index, *_read_here(images[name], index))
-            for name, indices in chosen.items()
-            for index in indices.tolist()
-        )
-        return process_images(
-            partial(encode_image, options=options), images, tasks,
-            plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
-        )  # fmt: skip
-
-    mean_bytes = _mean_bytes(encode, images)
-    num_bytes = sum(mean_bytes[name] * len(split) for name, split in images.items())
-    per_shard = {name: max(1, int(options.shard_mib * MIB / max(mean, 1))) for name, mean in mean_bytes.items()}
-    draft.mkdir(exist_ok=True)
-    there = sum(path.stat().st_size for path in draft.iterdir())  # kept, or removed
-    require_free_space(out, num_bytes - there, ", or set a smaller prepare.short_side")
+    draft, encode = out / WORK, partial(_encode, plan, options, images)
+    per_shard = _images_per_shard(encode, images, options, draft)
     sums = sums_of(plan.archives, Path(str(plan.config.archive_dir)), draft) if plan.archives else b""
     state = {**asdict(options), "per_shard": per_shard, "archives": hashlib.sha256(sums).hexdigest()}
     _begin(draft, json.dumps(state))
@@ -122,31 +105,22 @@ def _run(plan: Plan, out: Path) -> None:
         name: [indices for number, indices in enumerate(of_split) if number not in finished[name]]
         for name, of_split in shards.items()
     }
-    total, verb = sum(map(len, images.values())), plan.config.prepare.name
-    progress = Progress(verb, total, "images")
+    total = sum(map(len, images.values()))
+    reading = _Reading(Progress(plan.config.prepare.name, total, "images"))
     if num_there := total - sum(len(indices) for of_split in todo.values() for indices in of_split):
         print_message(f"{out}: {num_there:,} of {total:,} images are packed already.")
-        progress.add(num_there)
+        reading.progress.add(num_there)
     hint = "look at these files in the archive, or copy it again" if plan.archives else None
     bad_images, ignored = BadImages(data, total, say=print_message, hint=hint), IgnoredParts(print_message)
     encoded = encode({name: np.concatenate([[], *of_split]).astype(np.int64) for name, of_split in todo.items()})
-    read_bytes, first_s = [0], time.monotonic()
-
-    def count(num_images: int, num_bytes: int) -> None:
-        read_bytes[0] += num_bytes
-        progress.add(num_images)
-
-    def speed() -> str:
-        return f", {read_bytes[0] / 1e6 / max(time.monotonic() - first_s, 1e-3):,.1f} MB/s"
-
-    progress.more = speed
-    with contextlib.closing(progress), contextlib.closing(encoded):
+    with contextlib.closing(reading.progress), contextlib.closing(encoded):
         splits = {
             name: write_split(
-                draft, name, (split, names[name]), shards[name], finished[name], encoded, bad_images, ignored, count
+                draft, name, (split, names[name]), shards[name], finished[name], encoded, bad_images, ignored,
+                reading.count,
             )
             for name, split in images.items()
-        }
+        }  # fmt: skip
     manifest = Manifest(**asdict(options), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
         (draft / BAD).write_bytes(table_bytes(("path", "reason"), bad, plan.config.csv_delimiter))
@@ -163,10 +137,57 @@ def _run(plan: Plan, out: Path) -> None:
     taken_s = time.monotonic() - begin_s
     print_message(
         f"{out}: {_counts(manifest)} packed, {before / MIB:,.1f} MiB before, {after / MIB:,.1f} MiB after, in "
-        f"{duration(taken_s)} ({taken_s:.1f} s{speed()} read). "
+        f"{duration(taken_s)} ({taken_s:.1f} s{reading.speed()} read). "
         f"Train from it with data=packed {quoted(f'data.root={out}')}",
         sys.stdout,
     )
+
+
+class _Reading:
+    """Count the images that are packed, and the bytes that are read of them, for the line of progress."""
+
+    def __init__(self, progress: Progress):
+        self.progress, self._num_bytes, self._begin_s = progress, 0, time.monotonic()
+        progress.more = self.speed
+
+    def count(self, num_bytes: int) -> None:
+        """Count an image. num_bytes: its size in the source."""
+        self._num_bytes += num_bytes
+        self.progress.add(1)
+
+    def speed(self) -> str:
+        return f", {self._num_bytes / 1e6 / max(time.monotonic() - self._begin_s, 1e-3):,.1f} MB/s"
+
+
+def _encode(
+    plan: Plan, options: PackOptions, images: Mapping[str, Images], chosen: Mapping[str, np.ndarray]
+) -> Generator[Result]:
+    """Yield the encoded images in order. chosen: their positions in each split."""
+    tasks = (
+        (name, index, *_read_here(images[name], index))
+        for name, indices in chosen.items()
+        for index in indices.tolist()
+    )
+    return process_images(
+        partial(encode_image, options=options), images, tasks,
+        plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
+    )  # fmt: skip
+
+
+def _images_per_shard(
+    encode: Callable[[Mapping[str, np.ndarray]], Iterator[Result]],
+    images: Mapping[str, Images],
+    options: PackOptions,
+    draft: Path,
+) -> dict[str, int]:
+    """Make the folder of drafts, and return how many images of each split a shard has, by the mean size of some. Raises
+    ConfigError if the disk has no room for all."""
+    mean_bytes = _mean_bytes(encode, images)
+    draft.mkdir(exist_ok=True)
+    there = sum(path.stat().st_size for path in draft.iterdir())  # kept, or removed
+    num_bytes = sum(mean_bytes[name] * len(split) for name, split in images.items())
+    require_free_space(draft.parent, num_bytes - there, ", or set a smaller prepare.short_side")
+    return {name: max(1, int(options.shard_mib * MIB / max(mean, 1))) for name, mean in mean_bytes.items()}
 
 
 def _existing_pack(out: Path, options: PackOptions) -> Manifest:

@@ -91,12 +91,12 @@ def write_split(
     encoded: Iterator[Result],
     bad_images: BadImages,
     ignored: IgnoredParts,
-    count: Callable[[int, int], None],
+    count: Callable[[int], None],
 ) -> Split:
     """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read.
 
     finished: number -> shard that is there already. encoded: the images of the others, in order. count: called after
-    each image with the number of images, and of their bytes in the source.
+    each image with its size in the source, in bytes.
     """
     (images, names), source_bytes, files = source, 0, list[File]()
     records, left_out = np.zeros(len(images), RECORD), dict[int, str]()
@@ -140,14 +140,14 @@ def _write(
     indices: np.ndarray,
     encoded: Iterator[Result],
     bad_images: BadImages,
-    count: Callable[[int, int], None],
+    count: Callable[[int], None],
 ) -> Shard:
     sha, position = hashlib.sha256(), 0
     shard = Shard(File(path.name, 0, ""), np.zeros(len(indices), RECORD))
     with path.open("wb") as file:
         for row, (index, result) in enumerate(zip(indices.tolist(), encoded, strict=False)):
             image: EncodedImage = result.value or EncodedImage(b"", reason=result.failure)
-            count(1, image.source_bytes)
+            count(image.source_bytes)
             if image.reason:
                 shard.left_out[index] = image.reason
                 bad_images.on_bad_images([(images.path(index), image.reason)])
