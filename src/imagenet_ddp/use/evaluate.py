@@ -11,6 +11,7 @@ from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.curation.unknown import file_of
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
@@ -64,8 +65,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         reference, no_reference = None, "strategy=dp shares a batch among several devices"
     no_reference = no_reference if job.checkpoint is not None and file_of(job.checkpoint).exists() else ""
     layer = None if reference is None else module.net.get_submodule(head_names(module.net, len(classes))[0])
-    is_subset = config.classes == "subset"
-    if is_subset:
+    if config.classes == "subset":
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
         module.task = OneLabel(num_classes)  # of which the checks have made sure
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
@@ -76,22 +76,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
     trainer = validation.trainer
     if world.place.world_size > 1:
         log.say(world.place.sentence())
-    log.say(
-        f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')}"
-        f" of {count_noun(num_classes, 'class')}{where(data.val_images.location)} at {config.data.image_size} pixels,"
-        f" precision {trainer.precision}."
-    )
-    for note in (
-        *trained.notes,
-        *data.source.notes,
-        *[left_out] * bool(left_out),
-        *_notes(config, trained, num_classes),
-    ):
-        log.say(note)
-    if no_reference:
-        log.say(f"How many images are like none of the training images is unknown: {no_reference}.")
-    if is_subset:
-        log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
+    for line in _first_lines(config, trained, data, str(trainer.precision), left_out, no_reference):
+        log.say(line)
     ignored_lines = validation.run(module, data)
     metrics = {name: float(trainer.callback_metrics[name]) for name in task.val_metrics}
     loss, *scores = task.figures
@@ -136,11 +122,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         result_files.write_json(job.run_dir / "evaluation.json", result)
     for line in (*ignored_lines, f"Written to {job.run_dir / 'evaluation.json'}"):
         log.say(line)
-    share, fraction = "", config.data.share
-    if fraction is not None and data.source.train is not None:
-        total = num_images + len(data.source.train)
-        share = f" (a share of the {total:,} images of {data.val_images.location}, data.val_fraction={fraction:g})"
-    log.say(result_files.counted_sentence(counted, num_images, num_unreadable, share))
+    log.say(result_files.counted_sentence(counted, num_images, num_unreadable, _share_words(config, data)))
     log.close()
     destroy_process_group()
     return metrics[f"val/{task.score.name}"]
@@ -154,15 +136,46 @@ def _refuse_auroc(metric_names: Sequence[str], num_classes: int) -> None:
         raise ConfigError(Mistake(what, ("metrics",), (setting(others),)))
 
 
-def _notes(config: EvaluateConfig, trained: TrainedModel, num_classes: int) -> list[str]:
-    """Return sentences about what is assumed of the classes, and about images that the net was trained on."""
-    notes: list[str] = []
+def _first_lines(
+    config: EvaluateConfig,
+    trained: TrainedModel,
+    data: ImageDataModule,
+    precision: str,
+    left_out: str,
+    no_reference: str,
+) -> list[str]:
+    """Return what the log says before the validation. left_out: a sentence about images that the net was trained on.
+    no_reference: why it is unknown which images are like none of the training images. Both may be ""."""
+    num_images, num_classes = len(data.val_images), len(data.source.classes)
+    lines = [
+        f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')} of "
+        f"{count_noun(num_classes, 'class')}{where(data.val_images.location)} at {config.data.image_size} pixels, "
+        f"precision {precision}.",
+        *trained.notes,
+        *data.source.notes,
+    ]
+    if left_out:
+        lines.append(left_out)
     if not trained.has_names:
-        notes.append(f"Its {count_noun(num_classes, 'class')} are assumed to be those of the data, sorted by name.")
+        lines.append(f"Its {count_noun(num_classes, 'class')} are assumed to be those of the data, sorted by name.")
     folder, own = folder_of(config.data, is_train=False), trained.contents
     trained_on = folder_of(to_config(own["config"]["data"], DataConfig), is_train=True) if own else None
     if folder and config.data.share is None and folder == trained_on:
-        notes.append(
+        lines.append(
             f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower."
         )
-    return notes
+    if no_reference:
+        lines.append(f"How many images are like none of the training images is unknown: {no_reference}.")
+    if config.classes == "subset":
+        num_known = len(trained.classes)
+        lines.append(f"Only {num_classes} of its {num_known} classes can be predicted (classes=subset).")
+    return lines
+
+
+def _share_words(config: EvaluateConfig, data: ImageDataModule) -> str:
+    """Return of which images those that are evaluated are a share, " (...)", or "" if they are all."""
+    fraction, train = config.data.share, data.source.train
+    if fraction is None or train is None:
+        return ""
+    total = len(data.val_images) + len(train)
+    return f" (a share of the {total:,} images of {data.val_images.location}, data.val_fraction={fraction:g})"
