@@ -95,16 +95,31 @@ def test_finished_runs_that_differ_in_the_seed_alone_have_a_mean_and_a_deviation
     shown = seeds_table(compared)
     assert shown
     assert as_text(shown, 80)[0] == [
-        "#  options        top-1 %  on  seeds",
-        "------------------------------------",
-        "1  lr=0.2   80.00 ± 14.14  A       2",
-        "2  lr=0.1   60.00 ± 10.00  A       3",
+        "#  options        top-1 %   to the first  on  seeds",
+        "---------------------------------------------------",
+        "1  lr=0.2   80.00 ± 14.14              -  A       2",
+        "2  lr=0.1   60.00 ± 10.00  -25.00 ± 7.07  A       3",  # of seeds 0 and 1, which both have
     ]
     table = leaderboard(compared)
     at = [column.key for column in table.columns].index("num_seeds")
     found = {row[1].text: [cell.value for cell in row[at : at + 3]] for row in table.rows}
     assert found["again"] == found["0.2_0"] == ["2", str(groups[0].mean), str(groups[0].std)]
     assert found["stopped"] == found["other"] == found["0.3_0"] == [None] * 3
+
+
+def test_folds_are_draws_as_seeds_are(tmp_path: Path):
+    for number, (seed, fold) in enumerate([(0, 0), (0, 1), (0, 2)]):
+        for lr in (0.1, 0.2):
+            options = {"data.val_fraction": 0.2, "data.val_fold": fold, "seed": seed, "optim.lr": lr}
+            make_run(tmp_path / f"{lr}_{number}", options, top1=0.5 + 0.1 * fold + lr / 10)
+    shown = seeds_table(best_first(tmp_path))
+    assert shown and shown.title == "Over folds"
+    assert as_text(shown, 80)[0] == [
+        "#  options        top-1 %  to the first  folds",
+        "----------------------------------------------",
+        "1  lr=0.2   62.00 ± 10.00             -      3",
+        "2  lr=0.1   61.00 ± 10.00  -1.00 ± 0.00      3",
+    ]
 
 
 def test_the_means_over_seeds_are_ranked_within_a_set_of_images(tmp_path: Path):

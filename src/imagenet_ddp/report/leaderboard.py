@@ -2,12 +2,13 @@
 seeds."""
 
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from imagenet_ddp.config.figures import FIGURES, Figure, figure_of
 from imagenet_ddp.report.compared_runs import ComparedRuns, set_name
 from imagenet_ddp.report.differing_options import canonical, format_option, option
-from imagenet_ddp.report.over_seeds import OverSeeds, over_seeds
+from imagenet_ddp.report.over_seeds import DRAWS, OverSeeds, over_seeds
 from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.system.text import count_noun, duration, printable, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
@@ -69,34 +70,51 @@ def leaderboard(compared: ComparedRuns) -> Table:
 
 
 def seeds_table(compared: ComparedRuns) -> Table | None:
-    """Return the table of the groups, with the options that tell them apart; None if there are none. The numbering
-    restarts with each set of validation images."""
+    """Return the table of the groups, with the options that tell them apart, and how far each is from the first of its
+    set and score; None if there are none. The numbering restarts with each set of validation images."""
     if not (groups := over_seeds(compared)):
         return None
     differences, firsts = compared.differences, [group.runs[0] for group in groups]
     keys = [
-        key for key in differences.keys if key != "seed" and len({canonical(option(run, key)) for run in firsts}) > 1
+        key for key in differences.keys if key not in DRAWS and len({canonical(option(run, key)) for run in firsts}) > 1
     ]
     scores = [each for each in compared.scores if each in {group.score for group in groups}]
+    best_of = {(group.set_number, group.score): group for group in reversed(groups)}
+    behind = [group.differences(best_of[group.set_number, group.score]) for group in groups]
+    behind = [each if any(each) and len(each) > 1 else [] for each in behind]
+    drawn = [word for key, word in zip(DRAWS, ("seeds", "folds"), strict=True) if key in differences.keys]
     columns = [
         Column("place", "#"),
         Column("options", "options", right=False, shown=bool(keys)),
         *_score_columns(scores),
+        Column("to_first", "to the first", shown=any(behind)),
         Column("val_images", "on", right=False, shown=compared.several_sets),
-        Column("num_seeds", "seeds"),
+        Column("num_seeds", drawn[0] if len(drawn) == 1 else "runs"),
     ]
     rows = list[list[Cell]]()
-    for place, group in zip(_places([group.set_number for group in groups]), groups, strict=True):
-        mean, std = (figure_cell(group.score, value).text for value in (group.mean, group.std))
+    for place, group, lag in zip(_places([group.set_number for group in groups]), groups, behind, strict=True):
         rows.append([
             Cell(place, str(place)),
             text_cell(differences.describe(group.runs[0], keys)),
-            *(Cell(group.mean, f"{mean} ± {std}") if each == group.score else number_cell(None) for each in scores),
+            *(_spread(each, [*group.bests.values()] if each == group.score else [], "") for each in scores),
+            _spread(group.score, lag, "+"),
             text_cell(set_name(group.set_number)),
-            Cell(len(group.values), str(len(group.values))),
+            Cell(len(group.bests), str(len(group.bests))),
         ])  # fmt: skip
-    note = "± is the sample standard deviation over the seeds of finished runs that differ in nothing else."
-    return Table(columns, rows, "Over seeds", [note])
+    over = " and ".join(drawn)
+    notes = [f"± is the sample standard deviation over the {over} of finished runs that differ in nothing else."]
+    if any(behind):
+        notes.append(f"To the first: the mean of the differences to the first setting, each with the same {over}.")
+    return Table(columns, rows, f"Over {over}", notes)
+
+
+def _spread(figure: Figure, values: Sequence[float], sign: str) -> Cell:
+    """Return mean ± standard deviation. sign: "+" to show the sign of the mean."""
+    if not values:
+        return number_cell(None)
+    factor, digits = (100, ".2f") if figure.is_share else (1, ".4g")
+    mean = fmean(values)
+    return Cell(mean, f"{factor * mean:{sign}{digits}} ± {factor * stdev(values):{digits}}")
 
 
 def _further(compared: ComparedRuns) -> list[Figure]:
@@ -113,7 +131,7 @@ def _cells(
 ) -> list[Cell]:
     values = [option(run, key) for key in compared.differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
-    seeds = (len(group.values), group.mean, group.std) if group else (None,) * len(OVER_SEEDS)
+    seeds = (len(group.bests), group.mean, group.std) if group else (None,) * len(OVER_SEEDS)
     csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), *seeds, run.folder]
     return [
         *(figure_cell(each, run.best if each == run.score else None) for each in compared.scores),
