@@ -135,6 +135,7 @@ def test_every_file_has_what_its_user_needs(files: Path) -> None:
         assert (seen["image_size"], seen["val_resize"], seen["interpolation"]) == (32, 40, "bicubic")
         assert seen["val_mirror"] is True and len(seen["mean"]) == len(seen["std"]) == 3
         assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_score"])
+        assert metadata["num_val_images"] == 11
         assert (metadata["license"], metadata["familiarity_threshold"]) == ("apache-2.0", None)
         assert metadata["preprocessing"] == (None if kind is None else "inside")
         assert metadata["comparison"]["num_images"] == 11

@@ -86,7 +86,9 @@ def _evaluation(config: ExportConfig, trained: TrainedModel, metadata: Mapping[s
         # an evaluation from before the checkpoint was written is that of an earlier one of this name
         if found.get("checkpoint") == str(checkpoint) and file.stat().st_mtime >= checkpoint.stat().st_mtime:
             return found
-    return {} if metadata["top1"] is None else {"val/top1": metadata["top1"]}
+    if metadata["top1"] is None:
+        return {}
+    return {"val/top1": metadata["top1"], "num_val_images": metadata["num_val_images"]}
 
 
 def _head(library: str, metadata: Mapping[str, Any], accuracies: Mapping[int, float], data: str) -> dict[str, Any]:

@@ -121,6 +121,7 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
     contents, model, kind = trained.contents, config.model, format_of(config)
     # the weights may have changed after the best validation; another transform gives another accuracy
     of_best = trained.is_best and transform.as_dict() == contents["eval_transform"]
+    top1 = contents.get("best_score") if of_best and contents.get("monitor") == "val/top1" else None
     title = model_title(model, contents["config"]["data"]) if contents else Path(trained.origin).name
     return {
         "version": __version__,
@@ -134,7 +135,8 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
         "batch_size": kind.only.get("batch_size", config.batch_size),
         "model": without_secrets({key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")}),
         "epochs": trained.epochs,
-        "top1": contents.get("best_score") if of_best and contents.get("monitor") == "val/top1" else None,
+        "top1": top1,
+        "num_val_images": None if top1 is None else trained.num_val_images,
         "license": config.license,
     }
 

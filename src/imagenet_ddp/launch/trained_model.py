@@ -37,6 +37,7 @@ class TrainedModel:
     weights: tensors by the net's own names. contents: this project's part of a checkpoint; {} for other weights.
     is_best: whether these are the weights of contents["best_score"]. has_names: whether the names of the classes are
     known, else they are numbers. notes: lines for the log. epochs: those that were trained; None if unknown.
+    num_val_images: those of the last validation; None if unknown.
     """
 
     origin: str
@@ -49,6 +50,7 @@ class TrainedModel:
     has_names: bool = True
     notes: tuple[str, ...] = ()
     epochs: int | None = None
+    num_val_images: int | None = None
 
     def positions(self, source: "Source") -> np.ndarray:
         """Return the positions of a source's classes among those of the net. Raises ConfigError if the net does not
@@ -80,7 +82,8 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         of = f"epoch {epochs}" if epochs else f"the start: {contents.get('start', START)}"
         what = f"{of}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]
-        return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs)
+        counted = (stored.get("num_counted") or [None])[0]
+        return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs, num_val_images=counted)
     return _of_weights(config, find_other(config.model, path))
 
 

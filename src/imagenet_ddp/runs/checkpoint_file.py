@@ -137,6 +137,7 @@ def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[
     if not found:
         found += [f"config has {group}" for group in ("data", "model") if group not in own["config"]]
     of_lightning = {
+        "num_counted": NULL | list_of(_COUNT, "two integers", 2),
         "state_dict": _MAPPING, "global_step": _COUNT, "optimizer_states": _OPTIMIZERS, "optimizer_settings": _SETTINGS,
     }  # fmt: skip
     for name, allowed in of_lightning.items():

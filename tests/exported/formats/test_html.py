@@ -10,7 +10,8 @@ from imagenet_ddp.pages.render import render
 def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: float, said: str) -> None:
     """It is never said to be smaller than it is."""
     metadata = {
-        "title": "a net", "labels": ["cat", "dog"], "model": {"name": "resnet18"}, "epochs": 1, "top1": None,
+        "title": "a net", "labels": ["cat", "dog"], "model": {"name": "resnet18"}, "epochs": 1, "top1": 1.0,
+        "num_val_images": 30,
         "familiarity_threshold": None, "license": None, "version": "1",
         "comparison": {"num_images": 30, "images": "validation images", "max_difference": difference},
     }  # fmt: skip
@@ -23,4 +24,5 @@ def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: fl
         "parts": {},
     }
     text = render(_TEMPLATE, context).decode()
+    assert " of 30 validation images." in text
     assert f"by at most {said} percentage points. A browser" in text
