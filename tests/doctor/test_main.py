@@ -135,6 +135,19 @@ def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.Monkey
     assert not check.ok and check.what.endswith("4 must fit")
 
 
+def test_the_checkpoint_of_a_net_that_reads_numbers_while_it_is_made(
+    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "own_net.py").write_text(
+        "import torch\n\n\ndef make(num_classes):\n"
+        "    width, = [x.item() for x in torch.tensor([250_000])]  # as stochastic depth is usually spread\n"
+        "    return torch.nn.Linear(width, num_classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    check = only(machine("model._target_=own_net.make", "allow_targets=[own_net]"), "run folder")
+    assert check.ok and "a checkpoint takes 6 MiB" in check.what  # of 750,000 weights and their momentum
+
+
 def test_one_check_does_not_end_the_others(machine: Callable[..., Machine]):
     def broken(machine: Machine) -> list[Check]:
         raise ZeroDivisionError("by nothing")

@@ -184,8 +184,6 @@ def _samples(machine: Machine) -> list[Check]:
 
 def _run_folder(machine: Machine) -> list[Check]:
     """Check that the run folder can be created in its nearest existing parent, without creating it."""
-    import torch
-
     from imagenet_ddp.models.factory import create_model
     from imagenet_ddp.runs.checkpoint_io import checkpoint_bytes
 
@@ -196,9 +194,9 @@ def _run_folder(machine: Machine) -> list[Check]:
     if reason := not_writable_reason(wanted):
         what = f"the run folder {wanted} cannot be created: {reason}"
         return failed([Mistake(what, ("hydra.run.dir",), (setting("hydra.run.dir=FOLDER"),))])
-    with torch.device("meta"):  # allocates no memory
-        num_classes = machine.dataset.num_classes or DEFAULT_NUM_CLASSES
-        net = create_model(config.model, num_classes, config.seed, config.data.image_size)
+    num_classes = machine.dataset.num_classes or DEFAULT_NUM_CLASSES
+    # not on the meta device, because many nets read numbers from tensors while they are made (x.item())
+    net = create_model(config.model, num_classes, config.seed, config.data.image_size)
     store = CheckpointStore.planned(config.callbacks, wanted)
     free, size = store.free_bytes(), checkpoint_bytes(net, config)
     what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint takes {size / 2**20:,.0f} MiB"
