@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL, Run, clean_environ, small_run
 from helpers import forked_commands
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from imagenet_ddp.benchmark import trainings
 from imagenet_ddp.benchmark.loader import cores_for_fast_gpu
+from imagenet_ddp.benchmark.probe import _operations
 
 # The command, which times loader processes for a tenth of a second in place of two.
 SHORT = """
@@ -90,6 +93,24 @@ def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, 
     with gzip.open(tmp_path / "found/trace.json.gz") as file:
         names = {event.get("name") for event in json.load(file)["traceEvents"]}
     assert "aten::convolution" in names and {row["title"] for row in found["rows"][:3]} <= names
+
+
+def test_the_time_of_a_kernel_counts_once():
+    """torch lists it as a kernel and as a part of its operation."""
+    options: dict[str, Any] = {"thread": 1, "use_device": "cuda", "input_shapes": [], "stack": []}
+    events = [
+        FunctionEvent(1, "aten::convolution", start_us=0, end_us=5, **options),
+        FunctionEvent(2, "aten::add", start_us=6, end_us=9, **options),
+        FunctionEvent(3, "implicit_gemm", start_us=10, end_us=40, device_type=DeviceType.CUDA, **options),
+        FunctionEvent(4, "elementwise", start_us=40, end_us=50, device_type=DeviceType.CUDA, **options),
+    ]
+    events[0].append_kernel("implicit_gemm", 0, 30)
+    events[1].append_kernel("elementwise", 0, 10)
+    recorded = EventList(events, use_device="cuda")
+    recorded._build_tree()
+    found = _operations(recorded)  # type: ignore[arg-type]
+    assert (found["operations_on"], found["operations_s"]) == ("GPU", pytest.approx(40e-6))
+    assert [each["name"] for each in found["operations"]] == ["aten::convolution", "aten::add"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from imagenet_ddp.callbacks.train_log import find_log
@@ -154,7 +155,8 @@ def new_profiler() -> profile:
 def _operations(profiled: profile) -> dict[str, Any]:
     """Return the operations that take longest, in descending order of their own time, without the operations they call.
     The times are GPU times if the profiler recorded any, else CPU times."""
-    averages = list(profiled.key_averages())
+    # without the kernels of a GPU, which are listed, too: the GPU times of operations are those of their kernels
+    averages = [each for each in profiled.key_averages() if each.device_type == DeviceType.CPU]
     by_device = any(each.self_device_time_total for each in averages)
     seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]
     rows = sorted(zip(seconds, averages, strict=True), key=lambda row: -row[0])
