@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
-from imagenet_ddp.data import dataset_summary
+from imagenet_ddp.data.dataset_summary import DatasetSummary, summarise_source
 from imagenet_ddp.data.decoding.decode import ignored_of, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored, is_rotated
@@ -57,64 +57,44 @@ class Probe(NamedTuple):
     quality: Quality | None = None
 
 
+class Probes(NamedTuple):
+    """The results for all images. bad: split, position and reason of each that cannot be decoded. num_rotated: by
+    split. contents, qualities: split -> the content_hash and the quality of each image."""
+
+    bad: list[tuple[str, int, str]]
+    num_rotated: Counter[str]
+    ignored: IgnoredParts
+    contents: dict[str, np.ndarray]
+    qualities: dict[str, np.ndarray]
+
+
 def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
     source = open_source(data, config.seed, found=plan.scan)
-    layout = dataset_summary.summarise_source(config.seed, source)
+    layout = summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}
     write = partial(print_message, stream=sys.stdout)
     number = sum(map(len, images.values()))
     write(f"Checking {count_noun(number, 'image')} of {count_noun(len(source.classes), 'class')}.")
-    bad: list[tuple[str, int, str]] = []  # split, position, reason
-    num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
-    ignored = IgnoredParts(lambda _: None)  # the summary counts them
-    contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
-    qualities = {name: np.zeros(len(members), dtype=ROW) for name, members in images.items()}
-    progress = Progress("check", number, "images")
-    progress.more = lambda: f" ({len(bad):,} bad)"
-    tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
-    results = process_images(probe_image, images, tasks, plan.num_workers, config.prepare.timeout_s, WINDOW)
-    with contextlib.closing(progress), contextlib.closing(results):
-        for result in results:
-            probe = result.value or Probe(result.failure)
-            if probe.reason is not None:
-                bad.append((result.split, result.index, probe.reason))
-                num_bad[result.split] += 1
-            num_rotated[result.split] += probe.is_rotated
-            if probe.ignored:
-                ignored.add(result.split, images[result.split], {result.index: probe.ignored.value})
-            contents[result.split][result.index] = probe.content_hash
-            if probe.quality is not None:
-                qualities[result.split][result.index] = tuple(probe.quality)
-            progress.add(1)
-    copies = find_duplicates(contents, images)
+    probes = _probe_all(plan, images)
+    copies = find_duplicates(probes.contents, images)
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     rotated = [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
-        for name, number in num_rotated.items()
+        for name, number in probes.num_rotated.items()
         if number
     ]
-    for name, split in layout.splits.items():
-        least, most = min(split.counts.values()), max(split.counts.values())
-        span = f"{least:,} to {count_noun(most, 'image')}" if least < most else count_noun(most, "image")
-        num_images, classes = split.num_images, count_noun(len(split.counts), "class")
-        read = f"{num_images - num_bad[name]:,} of {count_noun(num_images, 'image')} can be read"
-        write(f"{name}: {read}, {classes} with {span} each")
-    bad_rows = [(images[split].path(index), reason) for split, index, reason in bad]
-    lines = [f"bad: {path}: {reason}" for path, reason in bad_rows[:MAX_PRINTED]]
-    if len(bad) > MAX_PRINTED:
-        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in {BAD_IMAGES}")
-    of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *ignored.lines(images))]
-    for line in (*lines, *(f"note: {text}" for text in of_files)):
+    of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *probes.ignored.lines(images))]
+    for line in (*_what_can_be_read(layout, images, probes.bad), *(f"note: {text}" for text in of_files)):
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
     checked = Checked(
-        data.root or "", source.labels, images, bad, copies, qualities, delimiter=config.csv_delimiter,
+        data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
         decisions={name: earlier_decisions(out / name) for name in LISTS}, relabel=_relabel_lines(plan, out),
         can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)],
     )  # fmt: skip
@@ -144,6 +124,47 @@ def run(plan: Plan) -> int:
     lists = [name for name in files if name != PAGE]
     write(f"Open {out / PAGE}, the page with pictures. The lists beside it: {', '.join(lists)}.")
     return int(any(finding.urgency == Urgency.FIRST for finding in to_mend))
+
+
+def _probe_all(plan: Plan, images: Mapping[str, Images]) -> Probes:
+    contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}
+    qualities = {name: np.zeros(len(members), dtype=ROW) for name, members in images.items()}
+    ignored = IgnoredParts(lambda _: None)  # the summary counts them
+    found = Probes([], Counter(), ignored, contents, qualities)
+    progress = Progress("check", sum(map(len, images.values())), "images")
+    progress.more = lambda: f" ({len(found.bad):,} bad)"
+    tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
+    results = process_images(probe_image, images, tasks, plan.num_workers, plan.config.prepare.timeout_s, WINDOW)
+    with contextlib.closing(progress), contextlib.closing(results):
+        for split, index, value, failure in results:
+            probe = value or Probe(failure)
+            if probe.reason is not None:
+                found.bad.append((split, index, probe.reason))
+            found.num_rotated[split] += probe.is_rotated
+            if probe.ignored:
+                found.ignored.add(split, images[split], {index: probe.ignored.value})
+            contents[split][index] = probe.content_hash
+            if probe.quality is not None:
+                qualities[split][index] = tuple(probe.quality)
+            progress.add(1)
+    return found
+
+
+def _what_can_be_read(
+    layout: DatasetSummary, images: Mapping[str, Images], bad: Sequence[tuple[str, int, str]]
+) -> list[str]:
+    """Return how many images of each split can be read, and the first that cannot."""
+    num_bad, lines = Counter(split for split, _, _ in bad), list[str]()
+    for name, split in layout.splits.items():
+        least, most = min(split.counts.values()), max(split.counts.values())
+        span = f"{least:,} to {count_noun(most, 'image')}" if least < most else count_noun(most, "image")
+        num_images, classes = split.num_images, count_noun(len(split.counts), "class")
+        read = f"{num_images - num_bad[name]:,} of {count_noun(num_images, 'image')} can be read"
+        lines.append(f"{name}: {read}, {classes} with {span} each")
+    lines += [f"bad: {images[split].path(index)}: {reason}" for split, index, reason in bad[:MAX_PRINTED]]
+    if len(bad) > MAX_PRINTED:
+        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in {BAD_IMAGES}")
+    return lines
 
 
 def _relabel_lines(plan: Plan, out: Path) -> dict[str, str]:
