@@ -22,8 +22,8 @@ from imagenet_ddp.data.sources.image_files import list_images
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
-from imagenet_ddp.use import feature_pass
-from imagenet_ddp.use.feature_pass import Collect
+from imagenet_ddp.use import feature_collector, feature_pass
+from imagenet_ddp.use.feature_collector import Collect
 
 NET = [option for option in SMALL if option.startswith(("data", "model.", "+model.", "trainer.accel", "trainer.prec"))]
 NET += ["cluster.num_threads=1"]
@@ -152,8 +152,8 @@ def test_features_are_gathered_a_few_steps_at_a_time_and_ranks_may_lack_images(
         other = [(np.array([7]), vectors[7:].numpy())] if len(sent) == 1 else [None]
         return [mine, other]
 
-    monkeypatch.setattr(feature_pass, "GATHERED", 2)
-    monkeypatch.setattr(feature_pass, "gather_on_first", gather)
+    monkeypatch.setattr(feature_collector, "GATHERED", 2)
+    monkeypatch.setattr(feature_collector, "gather_on_first", gather)
     found = collect(Trainer(), vectors, [[0, 1], [2, 3], [], [4, 5, 6], []], tmp_path).result
     assert sent == [2, 2, 1] and sorted(found) == [*range(100, 108)]
     for number in range(8):

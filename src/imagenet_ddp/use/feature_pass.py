@@ -4,13 +4,11 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import lightning.pytorch as L
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from imagenet_ddp.config.schema.commands import FeaturesConfig
 from imagenet_ddp.curation import unknown
@@ -19,7 +17,7 @@ from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Picture, Reading
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.trained_model import find_other
@@ -30,16 +28,13 @@ from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.strategies.process_group import destroy_process_group, gather_on_first
-from imagenet_ddp.system.console import Progress
+from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build
+from imagenet_ddp.use.feature_collector import Collect
 from imagenet_ddp.use.validate import Validation
 
 PARTS = "parts"  # folder of what an interrupted pass has computed
-PART_S = 20.0  # after which a rank stores what it has
-GATHERED = 64  # steps whose features are sent to rank 0 at a time
-Rows = tuple[np.ndarray, np.ndarray]  # index, int64 (N,); features, float32 (N, D)
 
 
 def run(job: Job, plan: Plan, world: World) -> int:
@@ -70,13 +65,9 @@ def run(job: Job, plan: Plan, world: World) -> int:
         ])  # fmt: skip
         width: Any = module.net.get_submodule(heads[0]).in_features
         known = _known(job.run_dir, digest, width) if is_first else {}
-        todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
-        if world.meeting is not None:
-            todo = world.meeting.broadcast("images to compute", todo)
+        todo = _rows_to_compute(stamps, known, world)
         if world.place.world_size > 1:
             log.say(world.place.sentence())
-        if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
-            todo.append(min(set(range(len(stamps))) - set(todo)))
         num_known = len(stamps) - len(todo)
         known_words = f"; those of {num_known:,} are known from an earlier pass" if num_known else ""
         log.say(
@@ -97,21 +88,35 @@ def run(job: Job, plan: Plan, world: World) -> int:
             number, unreadable = len(features), len(features.unreadable)
             write_features(job.run_dir / FILE, features)
             shutil.rmtree(job.run_dir / PARTS, ignore_errors=True)
-            rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
-            missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             if checkpoint is not None and of_net:
                 log.say(unknown.write_reference(unknown.file_of(checkpoint), features, of_net))
+            rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
+            missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
             if config.out:
-                out, write = Path(config.out), write_parquet if config.out.endswith(".parquet") else write_features
-                with disk_errors_as_run_error(out):
-                    out.parent.mkdir(parents=True, exist_ok=True)
-                    write(out, features)
+                _write_copy(Path(config.out), features)
                 log.say(f"Written to {config.out}")
         log.say(f"Written to {job.run_dir / FILE}")
         log.close()
     destroy_process_group()
     return number
+
+
+def _rows_to_compute(stamps: np.ndarray, known: Mapping[int, np.ndarray], world: World) -> list[int]:
+    """Return the positions of the images whose features are not known, the same on all ranks. known: on rank 0."""
+    todo = [row for row, stamp in enumerate(stamps.tolist()) if stamp not in known]
+    if world.meeting is not None:
+        todo = world.meeting.broadcast("images to compute", todo)
+    if todo and len(todo) < len(stamps):  # a pass in which no image can be read would end with an error
+        todo.append(min(set(range(len(stamps))) - set(todo)))
+    return todo
+
+
+def _write_copy(out: Path, features: Features) -> None:
+    write = write_parquet if out.name.endswith(".parquet") else write_features
+    with disk_errors_as_run_error(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(out, features)
 
 
 def _known(folder: Path, digest: str, width: int) -> dict[int, np.ndarray]:
@@ -175,79 +180,3 @@ class Joined(Images):
     def path(self, index: int) -> str:
         images, position = self._of(index)
         return images.path(position)
-
-
-class Collect(L.Callback):
-    """Collect the input of the last layer during a validation. Afterwards, `result` has it on rank 0, as stamp ->
-    vector.
-
-    head: name of the layer in `pl_module.net`. stamps: uint64 (N,), of the validated images. parts: folder in which
-    each rank stores what it has every PART_S seconds.
-    """
-
-    def __init__(self, head: str, stamps: np.ndarray, digest: str, parts: Path):
-        self.parts, self.result = parts, dict[int, np.ndarray]()
-        self._head, self._stamps, self._digest = head, stamps, digest
-        self._batches: list[Rows | None] = []  # one for each step, of which every rank has the same number
-        self._inputs: list[Tensor] = []
-        self._num_stored, self._stored_s = 0, time.monotonic()
-        self._hook: Any = None
-        self._progress: Progress | None = None
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        layer = pl_module.net.get_submodule(self._head)
-        self._hook = layer.register_forward_pre_hook(self._keep)
-        self._stored_s = time.monotonic()
-        if trainer.is_global_zero:
-            self._progress = Progress("features", len(self._stamps), "images")
-
-    def _keep(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        self._inputs.append(given[0].detach())
-
-    def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        counted, rows = batch["num_counted"], None
-        if self._inputs:  # of several views, the last is the image as it is
-            vectors = self._inputs[-1][:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
-            rows = batch["index"][:counted].cpu().numpy(), vectors
-            self._inputs.clear()
-            is_finite = np.isfinite(vectors).all(1)
-            if not is_finite.all():
-                path = cast("Any", trainer).datamodule.val_images.path(int(rows[0][is_finite.argmin()]))
-                raise RunError(
-                    f"the features of all images must be finite, but those of {path} hold NaN or inf at precision "
-                    f"{trainer.precision}. Hint: set trainer.precision=32-true."
-                )
-        self._batches.append(rows)
-        if self._progress is not None:
-            self._progress.add(batch["step_images"])
-        if time.monotonic() - self._stored_s > PART_S:
-            self._store(trainer.global_rank)
-
-    def _store(self, rank: int) -> None:
-        """Store what has come since the last time."""
-        new = [rows for rows in self._batches[self._num_stored :] if rows is not None and len(rows[0])]
-        if not new:  # a rank may have padding only
-            return
-        index, vectors = (np.concatenate(column) for column in zip(*new, strict=True))
-        self.parts.mkdir(exist_ok=True)
-        name = f"{rank}_{self._stamps[index[0]]:016x}.npz"  # no name of an earlier pass
-        write_features(self.parts / name, Features.bare(vectors, self._stamps[index], self._digest))
-        self._num_stored, self._stored_s = len(self._batches), time.monotonic()
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        self._hook.remove()
-        if self._progress is not None:
-            self._progress.close()
-        batches, self._batches = self._batches, []
-        # some steps at a time: the pickled features of all ranks would take twice the memory of the features
-        for begin in range(0, len(batches), GATHERED):
-            mine = batches[begin : begin + GATHERED]
-            batches[begin : begin + GATHERED] = [None] * len(mine)
-            for rows in chain.from_iterable(gather_on_first(mine, trainer.world_size) or ()):
-                if rows is not None:
-                    self.result |= zip(self._stamps[rows[0]].tolist(), rows[1], strict=True)
-
-    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        self._store(trainer.global_rank)
