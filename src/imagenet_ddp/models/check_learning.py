@@ -8,7 +8,8 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
-from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
+from imagenet_ddp.config.schema.losses import LossConfig
+from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting
@@ -98,33 +99,54 @@ def _meant(key: str, close: Sequence[str], *more: str) -> Fix:
 
 
 def _combinations(config: CommonConfig) -> list[Mistake]:
+    return [
+        *_own_args(config.optim),
+        *_warmup(config.schedule),
+        *_smoothed_bce(config.loss),
+        *_endless(config),
+        *_averaging(config),
+        *_without_weights(config),
+    ]
+
+
+def _own_args(optim: OptimConfig) -> list[Mistake]:
+    """Return the mistakes in optim.args, which must not set what has a key of its own."""
     found: list[Mistake] = []
-    model, optim, loss, averaging, trainer = config.model, config.optim, config.loss, config.averaging, config.trainer
-    schedule = config.schedule
     # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
     for key in ("lr",) if optim.target else ("lr", "weight_decay"):
         if key in optim.args:
             value = shown(optim.args[key])
             path, fix = f"optim.args.{key}", Fix((f"optim.{key}={value}",), (f"optim.args.{key}",))
             found.append(must_be(path, f"set as optim.{key}", value, fix))
-    found += _schedule(schedule)
-    if loss.get("bce_threshold") == 0 and number(above=0).accepts(loss.get("label_smoothing")):
-        what = (
-            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing raises all labels above 0, "
-            "so every image would belong to all classes"
-        )
-        keys = ("loss.bce_threshold", "loss.label_smoothing")
-        found.append(Mistake(what, keys, (setting("loss.label_smoothing=0"),)))
-    max_epochs, precision = trainer.max_epochs, trainer.precision
-    endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
-    endless = endless and not integer(1).accepts(trainer.max_steps)
-    if endless and schedule.to_the_end:
-        what = (
-            f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
-            f"is {shown(max_epochs)}"
-        )
-        fixes = setting("trainer.max_epochs=90"), setting("schedule.name=constant")
-        found.append(Mistake(what, ("schedule.name", "trainer.max_epochs"), fixes))
+    return found
+
+
+def _smoothed_bce(loss: LossConfig) -> list[Mistake]:
+    if loss.get("bce_threshold") != 0 or not number(above=0).accepts(loss.get("label_smoothing")):
+        return []
+    what = (
+        "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing raises all labels above 0, "
+        "so every image would belong to all classes"
+    )
+    return [Mistake(what, ("loss.bce_threshold", "loss.label_smoothing"), (setting("loss.label_smoothing=0"),))]
+
+
+def _endless(config: CommonConfig) -> list[Mistake]:
+    max_epochs, schedule = config.trainer.max_epochs, config.schedule
+    has_end = max_epochs not in (-1, None) or integer(1).accepts(config.trainer.max_steps)
+    if has_end or not schedule.to_the_end:
+        return []
+    what = (
+        f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs is {shown(max_epochs)}"
+    )
+    fixes = setting("trainer.max_epochs=90"), setting("schedule.name=constant")
+    return [Mistake(what, ("schedule.name", "trainer.max_epochs"), fixes)]
+
+
+def _averaging(config: CommonConfig) -> list[Mistake]:
+    """Return the mistakes in the average of the weights: its precision, and an epoch from which there is none."""
+    averaging, precision, max_epochs = config.averaging, config.trainer.precision, config.trainer.max_epochs
+    found: list[Mistake] = []
     if averaging.name != "none" and precision in ("bf16-true", "16-true"):
         what = (
             f"averaging.name={averaging.name} needs 32-bit weights, because 16-bit weights lose small changes, but "
@@ -145,6 +167,12 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
         )
         fixes = setting("averaging.start_epoch=1"), setting("trainer.max_epochs=90")
         found.append(Mistake(what, ("averaging.start_epoch", "trainer.max_epochs"), fixes))
+    return found
+
+
+def _without_weights(config: CommonConfig) -> list[Mistake]:
+    """Return the mistakes in options that need pretrained weights, and those of a run of budget_min."""
+    model, found = config.model, list[Mistake]()
     weights = setting("model.weights=FILE") if model.target else setting("model.weights=DEFAULT")
     if model.target and model.weights and not is_file(model.weights):
         what = f"model.weights={model.weights} is for a library's net, but model._target_={model.target} is your own"
@@ -197,8 +225,7 @@ def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
     return found
 
 
-def _schedule(schedule: ScheduleConfig) -> list[Mistake]:
-    """Return the mistakes in the warm-up."""
+def _warmup(schedule: ScheduleConfig) -> list[Mistake]:
     if not isinstance(schedule, Warmed):
         return []
     is_given = number(above=0).accepts(schedule.warmup_epochs)
