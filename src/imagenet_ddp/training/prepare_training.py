@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import lightning.pytorch as L
+from torch import nn
 
 from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, has_statistics
 from imagenet_ddp.callbacks.regression_head import RegressionHead
@@ -54,16 +55,7 @@ def prepare_training(
         for line in (sentence, *weights.facts.lines(config.data)):
             say(line)
         if model.head == "regression" and (not head_fits or config.trainer.max_epochs == 0):  # of which it is all
-            require_features(module.net, model.name, heads, config.data.image_size)
-            minutes = math.inf if config.budget_min is None else config.budget_min
-            until_s = begin_s + 60 * MOST_ON_FEATURES * minutes
-            callbacks.append(
-                RegressionHead(
-                    heads[0], config.seed, say, until_s,
-                    stored=FOLDER / pass_name(config) / FILE, precision=plan.precision.value,
-                    estimates=config.trainer.max_epochs == 0,
-                )
-            )  # fmt: skip
+            callbacks.append(_regression_head(config, plan.precision.value, module, heads, begin_s, say))
     if config.budget_min is not None:
         averaged_from = None if config.averaging.name == "none" else config.averaging.first_epoch
         callbacks.append(TimeBudget(config.budget_min, begin_s, say, averaged_from))
@@ -73,14 +65,7 @@ def prepare_training(
     if sentence:
         say(sentence)
     if model.freeze:
-        if not heads:
-            what = f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none"
-            raise ConfigError(Mistake(what, ("model.freeze",), (setting("model.freeze=null"),)))
-        if model.unfreeze_epoch is None:  # else the optimizer and DistributedDataParallel need all parameters
-            for name, parameter in module.net.named_parameters():
-                parameter.requires_grad_(is_in_head(name, heads))
-        until = f"until epoch {model.unfreeze_epoch + 1}" if model.unfreeze_epoch else "throughout"
-        say(f"All layers except {' and '.join(heads)} are frozen {until}.")
+        say(_freeze(module.net, heads, len(classes), model.unfreeze_epoch))
     keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
         note("Batch norm uses and keeps its stored statistics throughout.")
@@ -93,6 +78,41 @@ def prepare_training(
         decay = averaging.decay if averaging.name == "ema" else None
         callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
     return callbacks
+
+
+def _regression_head(
+    config: RunConfig,
+    precision: str,
+    module: ImageClassifier,
+    heads: tuple[str, ...],
+    begin_s: float,
+    say: Callable[[str], None],
+) -> RegressionHead:
+    """Return the callback of model.head=regression. Raises ConfigError for a net without a suitable last layer."""
+    require_features(module.net, config.model.name, heads, config.data.image_size)
+    minutes = math.inf if config.budget_min is None else config.budget_min
+    return RegressionHead(
+        heads[0],
+        config.seed,
+        say,
+        until_s=begin_s + 60 * MOST_ON_FEATURES * minutes,
+        stored=FOLDER / pass_name(config) / FILE,
+        precision=precision,
+        estimates=config.trainer.max_epochs == 0,
+    )
+
+
+def _freeze(net: nn.Module, heads: tuple[str, ...], num_classes: int, unfreeze_epoch: int | None) -> str:
+    """Freeze the layers that are never trained. Return a sentence about it. Raises ConfigError if there is no last
+    layer."""
+    if not heads:
+        what = f"model.freeze=backbone requires a last layer with {num_classes} outputs, but this net has none"
+        raise ConfigError(Mistake(what, ("model.freeze",), (setting("model.freeze=null"),)))
+    if unfreeze_epoch is None:  # else the optimizer and DistributedDataParallel need all parameters
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(is_in_head(name, heads))
+    until = f"until epoch {unfreeze_epoch + 1}" if unfreeze_epoch else "throughout"
+    return f"All layers except {' and '.join(heads)} are frozen {until}."
 
 
 def _require_batch(plan: Plan, module: ImageClassifier) -> None:

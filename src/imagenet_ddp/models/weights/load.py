@@ -38,23 +38,7 @@ def load_weights_into(
     found = _by_own_names(weights.tensors, net, heads)
     _resize_positions(own, found)
     stored, head = weights.contents.get("classes"), [name for name in own if is_in_head(name, heads)]
-    loaded: dict[str, Tensor] = {}
-    wrong: list[str] = []
-    for name, tensor in own.items():
-        if name in head:
-            continue
-        if name in found and found[name].shape == tensor.shape:
-            loaded[name] = found[name]
-        elif not name.endswith(DONT_MATTER):
-            wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
-    if wrong:
-        foreign = [name for name in weights.tensors if name not in found or name not in own]
-        names = f"; it has {shorten_list(foreign, 3)}" if foreign else ""
-        raise ConfigError(
-            f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
-            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name (of timm: with "
-            "model=timm), model.args and data.image_size to the values with which these weights were trained."
-        )
+    loaded = _of_backbone(own, found, head, weights)
     theirs = _stored_rows(own, found, head, stored, classes)
     known = [row for row, other in enumerate(theirs) if other >= 0]
     head_fits = len(known) == len(theirs)
@@ -89,6 +73,31 @@ def load_weights_into(
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
     return "; ".join(parts) + ".", head_fits
+
+
+def _of_backbone(
+    own: Mapping[str, Tensor], found: Mapping[str, Tensor], head: Sequence[str], weights: Weights
+) -> dict[str, Tensor]:
+    """Return the stored tensors of all layers but the head. Raises ConfigError if one is missing or has another
+    shape."""
+    loaded: dict[str, Tensor] = {}
+    wrong: list[str] = []
+    for name, tensor in own.items():
+        if name in head:
+            continue
+        if name in found and found[name].shape == tensor.shape:
+            loaded[name] = found[name]
+        elif not name.endswith(DONT_MATTER):
+            wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
+    if wrong:
+        foreign = [name for name in weights.tensors if name not in found or name not in own]
+        names = f"; it has {shorten_list(foreign, 3)}" if foreign else ""
+        raise ConfigError(
+            f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
+            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name (of timm: with "
+            "model=timm), model.args and data.image_size to the values with which these weights were trained."
+        )
+    return loaded
 
 
 def _stored_rows(
