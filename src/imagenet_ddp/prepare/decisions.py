@@ -95,15 +95,14 @@ def match(
     splits = [images for images in source.splits.values() if isinstance(images, FileImages)]
     bases = dict.fromkeys((Path.cwd(), base.absolute(), *(images.folder.absolute() for images in splits)))
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
-    named, changes = (
-        {key for of_row in keys for key in of_row},
-        {_key(base.absolute() / each.image): each for each in made},
-    )
-    places: dict[str, tuple[FileImages, int]] = {}
-    for images in splits:
-        for index in range(len(images)):
-            if (key := _key(Path(images.path(index)))) in named:
-                places[key] = (images, index)
+    named = {key for of_row in keys for key in of_row}
+    changes = {_key(base.absolute() / each.image): each for each in made}
+    places = {
+        key: (images, index)
+        for images in splits
+        for index in range(len(images))
+        if (key := _key(Path(images.path(index)))) in named
+    }
 
     gone, unknown, stale, redone, several = (list[tuple[int, str]]() for _ in range(5))
     first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
@@ -117,10 +116,7 @@ def match(
         label = each.label if change else source.classes[int(places[key][0].targets[places[key][1]])]
         target = each.meaning(label, source.classes)
         if target is None:
-            word, words = each.text.casefold(), (KEEP, MOVE, REMOVE)
-            close = [] if word in words else get_close_matches(each.text, [*source.classes, *words], 1)
-            close = [REMOVE] if word in OTHER_WORDS else close
-            unknown.append((each.number, f"{each.text}{f', close to {close[0]}' if close else ''}"))
+            unknown.append((each.number, each.text + _close_to(each.text, source.classes)))
         elif first.setdefault(key, (each.number, target))[1] != target:
             several.append((each.number, f"{each.path}, as row {first[key][0]}"))
         elif first[key][0] != each.number:
@@ -147,6 +143,15 @@ def match(
         *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,
                       "undo it first (undo=true)"),
     ]  # fmt: skip
+
+
+def _close_to(text: str, classes: Sequence[str]) -> str:
+    """Return ", close to" and the decision that may be meant by a text without a meaning, or ""."""
+    word, words = text.casefold(), (KEEP, MOVE, REMOVE)
+    if word in OTHER_WORDS:
+        return f", close to {REMOVE}"
+    close = [] if word in words else get_close_matches(text, [*classes, *words], 1)
+    return f", close to {close[0]}" if close else ""
 
 
 def _key(path: Path) -> str:

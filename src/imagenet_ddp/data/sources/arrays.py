@@ -4,6 +4,7 @@ import hashlib
 import math
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,53 +49,11 @@ _ARGS = ("train_images", "train_labels", "val_images", "val_labels")
 
 def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
     with _open(file) as arrays:
-        if elsewhere := [name for name in names if file.suffix in HDF5_SUFFIXES and _is_elsewhere(arrays, name)]:
-            raise ConfigError(
-                f"{file} must contain its arrays itself, but {', '.join(elsewhere)} may be in another file (a link, "
-                "external or virtual storage). Hint: copy the arrays into one file with h5py."
-            )
-        if missing := [name for name in names if name not in arrays]:
-            what = (
-                f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
-                f"{shorten_list(list(arrays))}"
-            )
-            options = [f"+data.args.{each}=NAME" for each, name in zip(_ARGS, names, strict=True) if name in missing]
-            way = setting(*options, aim="for arrays of other names")
-            raise ConfigError(Mistake(what, ("data.root", "data.args"), (way,)))
+        _require_arrays(file, arrays, names)
         pixels = [arrays[name] for name in names[::2]]
         labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
-        wrong = [
-            f"{file}: {name} must be uint8 (images, height, width, 1 or 3), of 1 to {MAX_PIXELS:,} pixels, got "
-            f"{array.dtype} {tuple(array.shape)}. Hint: convert it with numpy."
-            for name, array in zip(names[::2], pixels, strict=True)
-            if array.dtype != np.uint8
-            or len(array.shape) not in (3, 4)
-            or tuple(array.shape[3:]) not in ((), (1,), (3,))
-            or not 0 < math.prod(array.shape[1:3]) <= MAX_PIXELS
-        ]
-        wrong += [
-            f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} "
-            f"{array.shape}. Hint: convert it with numpy."
-            for name, array, images in zip(names[1::2], labels, pixels, strict=True)
-            if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
-        ]
-        if wrong:
-            raise ConfigError(wrong)
-        of_train, of_val = (values[:, 0] for values in labels)
-        for name, values in ((names[1], of_train), (names[3], of_val)):
-            if len(negative := np.flatnonzero(values < 0)):
-                wrong.append(
-                    f"{file}: {name} must be 0 or more, but {count_noun(len(negative), 'image')} of {len(values):,} "
-                    f"{'has' if len(negative) == 1 else 'have'} a negative label, the first of them image "
-                    f"{negative[0]} ({values[negative[0]]}). Hint: leave images without a class out of the file."
-                )
-        if len(foreign := np.flatnonzero(~np.isin(of_val, of_train))):
-            wrong.append(
-                f"{file}: {names[3]} must have only labels of {names[1]}, but {count_noun(len(foreign), 'image')} of "
-                f"{len(of_val):,} {'has' if len(foreign) == 1 else 'have'} another, the first of them image "
-                f"{foreign[0]} ({of_val[foreign[0]]}). Hint: correct the labels."
-            )
-        if wrong:
+        # the values mean something only where the shapes are right
+        if wrong := _wrong_shapes(file, names, pixels, labels) or _wrong_values(file, names, labels):
             raise ConfigError(wrong)
         classes = np.unique(np.concatenate(labels))
         train, val = (
@@ -103,6 +62,63 @@ def _read(file: Path, names: tuple[str, str, str, str]) -> Source:
         )
     digest = hashlib.sha256(b"".join(images.targets.tobytes() for images in (train, val))).hexdigest()[:8]
     return Source([str(value) for value in classes], train, val, digest=digest)
+
+
+def _require_arrays(file: Path, arrays: Any, names: tuple[str, str, str, str]) -> None:
+    """Raise ConfigError unless an open file holds all arrays itself."""
+    if elsewhere := [name for name in names if file.suffix in HDF5_SUFFIXES and _is_elsewhere(arrays, name)]:
+        raise ConfigError(
+            f"{file} must contain its arrays itself, but {', '.join(elsewhere)} may be in another file (a link, "
+            "external or virtual storage). Hint: copy the arrays into one file with h5py."
+        )
+    if missing := [name for name in names if name not in arrays]:
+        what = (
+            f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
+            f"{shorten_list(list(arrays))}"
+        )
+        options = [f"+data.args.{each}=NAME" for each, name in zip(_ARGS, names, strict=True) if name in missing]
+        way = setting(*options, aim="for arrays of other names")
+        raise ConfigError(Mistake(what, ("data.root", "data.args"), (way,)))
+
+
+def _wrong_shapes(file: Path, names: Sequence[str], pixels: Sequence[Any], labels: Sequence[np.ndarray]) -> list[str]:
+    """Return the mistakes in the types and shapes of the arrays."""
+    wrong = [
+        f"{file}: {name} must be uint8 (images, height, width, 1 or 3), of 1 to {MAX_PIXELS:,} pixels, got "
+        f"{array.dtype} {tuple(array.shape)}. Hint: convert it with numpy."
+        for name, array in zip(names[::2], pixels, strict=True)
+        if array.dtype != np.uint8
+        or len(array.shape) not in (3, 4)
+        or tuple(array.shape[3:]) not in ((), (1,), (3,))
+        or not 0 < math.prod(array.shape[1:3]) <= MAX_PIXELS
+    ]
+    wrong += [
+        f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} "
+        f"{array.shape}. Hint: convert it with numpy."
+        for name, array, images in zip(names[1::2], labels, pixels, strict=True)
+        if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
+    ]
+    return wrong
+
+
+def _wrong_values(file: Path, names: Sequence[str], labels: Sequence[np.ndarray]) -> list[str]:
+    """Return the mistakes in the values of the labels, integers (N, 1) of train and val."""
+    wrong: list[str] = []
+    of_train, of_val = (values[:, 0] for values in labels)
+    for name, values in ((names[1], of_train), (names[3], of_val)):
+        if len(negative := np.flatnonzero(values < 0)):
+            wrong.append(
+                f"{file}: {name} must be 0 or more, but {count_noun(len(negative), 'image')} of {len(values):,} "
+                f"{'has' if len(negative) == 1 else 'have'} a negative label, the first of them image "
+                f"{negative[0]} ({values[negative[0]]}). Hint: leave images without a class out of the file."
+            )
+    if len(foreign := np.flatnonzero(~np.isin(of_val, of_train))):
+        wrong.append(
+            f"{file}: {names[3]} must have only labels of {names[1]}, but {count_noun(len(foreign), 'image')} of "
+            f"{len(of_val):,} {'has' if len(foreign) == 1 else 'have'} another, the first of them image "
+            f"{foreign[0]} ({of_val[foreign[0]]}). Hint: correct the labels."
+        )
+    return wrong
 
 
 def _is_elsewhere(file: Any, name: str) -> bool:
