@@ -223,14 +223,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     if any(config.resume for config in request.configs):
         way = Fix(("sweep.resume=FOLDER",), without=("resume",), aim="to resume a sweep")
         raise ConfigError(Mistake("resume= resumes one run, but -m starts several", ("resume",), (way,)))
-    is_new = not (request.config.sweep.resume or restarted(os.environ))
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
-    sweep_dir = _sweep_dir(request).absolute()
-    if is_new and (sweep_dir / FILE).exists():
-        what = f"hydra.sweep.dir={sweep_dir} must be a new folder, but holds a sweep"
-        resume = overrides.quoted(f"sweep.resume={sweep_dir}")
-        ways = Fix((resume,), without=("hydra.sweep.dir",), aim="to continue it"), setting("hydra.sweep.dir=FOLDER")
-        raise ConfigError(Mistake(what, ("hydra.sweep.dir",), ways))
+    sweep_dir = _sweep_dir(request)
     store(request, sweep_dir)
     if not own_launcher:
         print_message(f"Sweep folder: {short_path(sweep_dir)} (logs of the launcher in .submitit/)", sys.stdout)
@@ -272,8 +266,15 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     numbers = ",".join(map(str, range(len(names))))
     more = overrides.in_folder([f"sweep.job={numbers}", "hydra.sweeper.params=null"], "hydra.sweep.dir", sweep_dir)
     result = command.with_hydra(request, task, more)
-    failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
-    if failed := sorted({*failed, *codes}):
+    _say_end(sweep_dir, names, codes)
+    return result
+
+
+def _say_end(sweep_dir: Path, names: Sequence[str], codes: Mapping[int, int]) -> None:
+    """Say how to compare the runs; if a job failed, say which and exit with code 1. codes: number of a job -> its exit
+    code, if it failed on this machine."""
+    unfinished = {number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None}
+    if failed := sorted({*unfinished, *codes}):
         print_message(f"{len(failed)} of {count_noun(len(names), 'job')} failed:")
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
@@ -283,7 +284,6 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
     print_message(f"Sweep folder: {short_path(sweep_dir)}", sys.stdout)
     line = overrides.shell_line("report", [str(short_path(sweep_dir))])
     print_message(f"Compare the runs with: {line}", sys.stdout, whole=True)
-    return result
 
 
 def _say_resume(sweep_dir: Path) -> None:
@@ -293,14 +293,22 @@ def _say_resume(sweep_dir: Path) -> None:
 
 
 def _sweep_dir(request: parse.Request) -> Path:
-    wanted = Path(request.hydra.sweep.dir)
+    """Return the folder of the sweep, which is made unless the sweep is resumed. Raises ConfigError if it holds another
+    sweep."""
+    wanted, is_restarted = Path(request.hydra.sweep.dir), restarted(os.environ)
     if request.config.sweep.resume:
-        return wanted
-    return folder.new_folder(
+        return wanted.absolute()
+    sweep_dir = folder.new_folder(
         wanted,
         is_typed=bool(overrides.typed_value(request.typed, "hydra.sweep.dir")),
         options=request.typed,
         run_key=slurm.sweep_key(os.environ),
-        again=restarted(os.environ),
+        again=is_restarted,
         key="hydra.sweep.dir",
-    )
+    ).absolute()
+    if not is_restarted and (sweep_dir / FILE).exists():
+        what = f"hydra.sweep.dir={sweep_dir} must be a new folder, but holds a sweep"
+        resume = overrides.quoted(f"sweep.resume={sweep_dir}")
+        ways = Fix((resume,), without=("hydra.sweep.dir",), aim="to continue it"), setting("hydra.sweep.dir=FOLDER")
+        raise ConfigError(Mistake(what, ("hydra.sweep.dir",), ways))
+    return sweep_dir
