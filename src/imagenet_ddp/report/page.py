@@ -2,6 +2,7 @@
 predictions is evaluated first."""
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -162,21 +163,16 @@ def _analyse(
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     matrix = error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes))
     order = sorted(range(len(found.labels)), key=lambda number: alphabetical(found.labels[number]))
-    place = np.argsort(order)  # of each class in that order
-    pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes)).tolist()
-    pairs.sort(key=lambda pair: (-pair[2], place[pair[0]], place[pair[1]]))
-    named_pairs = [
-        (found.labels[true], found.labels[taken], count, count / table[true].num_images) for true, taken, count in pairs
-    ]
+    pairs = _named_pairs(found, order, [row.num_images for row in table])
     # of equal accuracies, that of more images says more
     table.sort(key=lambda row: (row.accuracy is None, row.accuracy, -row.num_images, alphabetical(row.label)))
     context = {
         "pictures": pictures,
-        "findings": sentences(found, table, named_pairs, wrong_labels, inaccurate, is_held_out, is_chosen),
+        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, is_held_out, is_chosen),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": table,
-        "pairs": named_pairs[:NUM_PAIRS],
+        "pairs": pairs[:NUM_PAIRS],
         "matrix": None if matrix is None else matrix[np.ix_(order, order)],
         "matrix_labels": [found.labels[number] for number in order],
         "worst": [item(row) for row in worst],
@@ -193,15 +189,30 @@ def _analyse(
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
-    num_listed, total = len(wrong_labels.rows), count_noun(len(found), "validation image" if is_held_out else "image")
-    listed = (
-        f"{error_analysis.LABELS_FILE} lists the {num_listed:,} of {total} whose prediction differs from the "
-        "label, most doubtful first. It holds wrong labels and mistakes of the net: look at an image before you "
-        "relabel it."
-    )
-    if not num_listed:
-        listed = f"the net predicts the label of each of {total}."
+    total = count_noun(len(found), "validation image" if is_held_out else "image")
+    listed = _what_is_listed(len(wrong_labels.rows), total)
     return context, f"the net is {inaccurate}" if inaccurate else f"{listed} {judged}".rstrip()
+
+
+def _named_pairs(
+    found: Predictions, order: Sequence[int], num_images: Sequence[int]
+) -> list[tuple[str, str, int, float]]:
+    """Return (label, label taken for it, images, share of the class) of each pair of classes that the net confuses, the
+    most confused first. order: the classes as they are sorted on the page. num_images: of each class."""
+    place = np.argsort(order)  # of each class in that order
+    pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes)).tolist()
+    pairs.sort(key=lambda pair: (-pair[2], place[pair[0]], place[pair[1]]))
+    return [(found.labels[true], found.labels[taken], count, count / num_images[true]) for true, taken, count in pairs]
+
+
+def _what_is_listed(number: int, total: str) -> str:
+    """Return what LABELS_FILE holds. number: of images in it. total: all images, "800 images"."""
+    if not number:
+        return f"the net predicts the label of each of {total}."
+    return (
+        f"{error_analysis.LABELS_FILE} lists the {number:,} of {total} whose prediction differs from the label, most "
+        "doubtful first. It holds wrong labels and mistakes of the net: look at an image before you relabel it."
+    )
 
 
 def _curves(metrics: plots.Table, title: str) -> dict[str, str]:
