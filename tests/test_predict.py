@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import zipfile
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def test_images_in_their_own_size_are_few_at_a_time(
     monkeypatch.setattr(predict, "open_predictor", lambda config, keep_features: predictor)
     paths = find_images(str(tree / "train"))
     config = PredictConfig(data=DataConfig(batch_size=32), out=str(tmp_path / "p.csv"), top_k=1)
-    assert predict._predict(config, paths) == (29, 0, None, None)
+    assert predict._predict(config, paths) == predict.Counts(of_label=Counter(a=29))
     assert sizes == [4] * 7 + [1]
 
 
@@ -65,7 +66,7 @@ def test_a_stop_leaves_the_table_before(tree: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(SignalExit):
         predict._predict(config, paths)
     assert (tmp_path / "p.csv").read_text() == "before"
-    assert predict._predict(config, paths[:4]) == (4, 0, None, None)
+    assert predict._predict(config, paths[:4]) == predict.Counts(of_label=Counter(a=4))
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 5
 
 
@@ -93,10 +94,10 @@ def test_a_person_at_a_terminal_reads_a_line_of_words(
     monkeypatch.setattr(predict, "open_predictor", predictor)
     monkeypatch.setattr(FileReader, "__call__", lambda self, path: torch.zeros(3, 4, 4, dtype=torch.uint8))
     config = PredictConfig(data=DataConfig(num_workers=0), **typed)
-    assert predict._predict(config, [*rows]) == (4, 1, 1, None)
+    assert predict._predict(config, [*rows]) == predict.Counts(1, 1, of_label=Counter(tench=2))
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert predict._predict(config, [*rows]) == (4, 1, 1, None)
+    assert predict._predict(config, [*rows]) == predict.Counts(1, 1, of_label=Counter(tench=2))
     printed = capsys.readouterr().out
     assert (printed == piped.replace("\x1b", "\\x1b")) == is_table
     if not is_table:
@@ -125,6 +126,8 @@ def test_predictions_agree_with_the_evaluation(run: Run, tree: Path, trained: Pa
     assert result.returncode == 0, result.stderr
     assert "11 images to p.jsonl, 0 unreadable" in result.stderr
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    of_class = Counter(row["classes"][0]["class"] for row in rows).most_common()
+    assert f"Predicted: {', '.join(f'{name} {number}' for name, number in of_class)}\n" in result.stderr
     hits = sum(row["classes"][0]["class"] == Path(row["path"]).parent.name for row in rows)
     for row in rows:
         assert len(row["classes"]) == 3  # of three classes, not five

@@ -8,9 +8,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
-from imagenet_ddp.system.text import count_noun, percent, printable
+from imagenet_ddp.system.text import count_noun, percent, printable, shorten_list
 from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ Write = Callable[[str, "Result"], None]  # writes the prediction for the image o
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
 SURE = 0.5  # least probability of a class that a line for people names without a second one
+MOST_NAMED = 20  # classes in a message
 MOST_WIDTH = 60  # columns for the path in such a line
 
 
@@ -48,21 +50,41 @@ def main() -> None:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
         config = resolved_config(request, os.environ, PredictConfig)
-        num_images, num_unreadable, num_unknown, num_chosen = _predict(config, paths)
+        counts = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
-    chosen = "" if num_chosen is None else f"{num_chosen}{where}, of "
-    unknown = "" if num_unknown is None else f", {num_unknown} unknown"
-    counted = f"{count_noun(num_images, 'image')}{'' if chosen else where}"
-    print_message(f"{chosen}{counted}, {num_unreadable} unreadable{unknown}")
+    chosen = "" if counts.chosen is None else f"{counts.chosen}{where}, of "
+    unknown = "" if counts.unknown is None else f", {counts.unknown} unknown"
+    counted = f"{count_noun(len(paths), 'image')}{'' if chosen else where}"
+    print_message(f"{chosen}{counted}, {counts.unreadable} unreadable{unknown}")
+    if config.out and counts.of_label and counts.chosen is None:
+        most = [f"{label} {number:,}" for label, number in counts.of_label.most_common()]
+        print_message(f"Predicted: {printable(shorten_list(most, MOST_NAMED))}")
     if _is_for_people(config):
         print_message("Hint: set out=classes.csv for a table with the probabilities.")
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print_message(f"In {config.images}, {words}.")
 
 
-def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | None, int | None]:
-    """Return the number of images, of unreadable and of unknown ones, and of those to label next; None without a
-    reference, and without label_next."""
+@dataclass
+class Counts:
+    """Numbers of images. unknown: None without a reference. chosen: to label next; None without label_next. of_label:
+    of those that are known, by their predicted class; empty if images have several labels."""
+
+    unreadable: int = 0
+    unknown: int | None = None
+    chosen: int | None = None
+    of_label: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, result: "Result", labels: Sequence[str], *, has_several: bool) -> None:
+        if result.reason:
+            self.unreadable += 1
+        elif result.is_known is False:
+            self.unknown = (self.unknown or 0) + 1
+        elif not has_several:
+            self.of_label[labels[result.top[0][0]]] += 1
+
+
+def _predict(config: PredictConfig, paths: list[str]) -> Counts:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
@@ -74,7 +96,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | N
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
-    num_unreadable, num_unknown, num_chosen, rest = 0, 0, None, iter(paths)
+    counts, rest = Counts(unknown=None if predictor.threshold is None else 0), iter(paths)
     disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
@@ -90,14 +112,13 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int, int | N
         for images in batches:
             results = predictor.predict(images, top_k)
             for result, path in zip(results, rest, strict=False):
-                num_unreadable += bool(result.reason)
-                num_unknown += result.is_known is False
+                counts.add(result, predictor.labels, has_several=config.data.labels == "several")
                 write(path, result)
             if progress is not None:
                 progress.add(len(images))
         if candidates is not None and config.label_next is not None:
-            num_chosen = _write_chosen(candidates, config.label_next, output)
-    return len(paths), num_unreadable, None if predictor.threshold is None else num_unknown, num_chosen
+            counts.chosen = _write_chosen(candidates, config.label_next, output)
+    return counts
 
 
 @dataclass(frozen=True)

@@ -365,6 +365,8 @@ def test_a_wrong_value_is_answered_with_the_nearest(here: Path):
     ):
         (mistake,) = mistakes(argv)
         assert mistake.fixes[0].options == (fix,) and mistakes([*argv, fix]) == []
+    (mistake,) = mistakes(["model.weights=x.ckpt", "budget_min=3min"])
+    assert mistake.fixes[0].options == ("budget_min=3",)
 
 
 # The line in the README of pytorch/examples, and in that for several nodes.

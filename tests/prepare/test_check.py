@@ -120,7 +120,7 @@ def test_all_that_can_be_wrong(
     (pets / "train" / "cat" / "000.jpg").write_bytes(b"<html>404</html>")
     shutil.copyfile(pets / "train" / "owl" / "001.jpg", pets / "val" / "owl" / "other name.jpg")
     shutil.copyfile(pets / "train" / "cat" / "005.jpg", pets / "train" / "dog" / "cat.jpg")
-    shutil.copyfile(pets / "train" / "cat" / "006.jpg", pets / "train" / "cat" / "again.jpg")
+    shutil.copyfile(pets / "train" / "cat" / "006.jpg", pets / "train" / "cat" / "006 (2).jpg")
     shutil.copyfile(pets / "val" / "owl" / "000.jpg", pets / "val" / "dog" / "1.jpg")
     (pets / "train" / "cat" / ".DS_Store").touch()
     (pets / "train" / "cat" / "notes.txt").touch()
@@ -140,7 +140,7 @@ def test_all_that_can_be_wrong(
         ("1", "005.jpg", "cat", "train", ""), ("1", "cat.jpg", "dog", "train", ""),
         ("2", "1.jpg", "dog", "val", ""), ("2", "000.jpg", "owl", "val", ""),
         ("3", "001.jpg", "owl", "train", ""), ("3", "other name.jpg", "owl", "val", ""),
-        ("4", "006.jpg", "cat", "train", "keep"), ("4", "again.jpg", "cat", "train", "remove"),
+        ("4", "006.jpg", "cat", "train", "keep"), ("4", "006 (2).jpg", "cat", "train", "remove"),
     ]  # fmt: skip
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in printed
 

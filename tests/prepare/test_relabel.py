@@ -95,6 +95,7 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
     assert files("pets") == after and len(after) == len(before) - 2
     printed = capsys.readouterr().out
     assert "3 labels changed: chat to dog 1, chat to été 1, dog to été 1; 1 label kept." in printed
+    assert "type the check again: it ends with the command that trains" in printed
     assert "1 file got the old class in the name" in printed and "train/dog/1-chat.jpg" in printed
 
     prepare(*FOLDER)

@@ -83,7 +83,8 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
 
     ends = [f"{sign} {end:g}" for sign, end in zip(("≥", ">", "≤", "<"), (least, above, most, below), strict=True)]
     bounds = " and ".join(text for text in ends if "inf" not in text)
-    return kind(f"a number {bounds}" if bounds else "a number", accepts)
+    words = f"a number {bounds}" if bounds else "a number"
+    return Kind((words,), accepts, lambda value: _number_in(value, accepts))
 
 
 def choice(*options: Any) -> Kind:

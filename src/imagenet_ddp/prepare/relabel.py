@@ -30,6 +30,7 @@ from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
+NEXT_STEP = "When all lists are done, type the check again: it ends with the command that trains on these images."
 MAX_NAMED = 5  # pairs of classes, or images, in a line of the summary
 
 
@@ -60,6 +61,7 @@ def run(plan: Plan) -> int:
         _finish(labels, record)
         _apply(labels, record, file, record_file, open_source(data, plan.config.seed))
     print_message(f"Undo it with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
+    print_message(NEXT_STEP, sys.stdout)
     return 0
 
 

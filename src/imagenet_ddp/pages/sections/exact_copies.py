@@ -57,7 +57,8 @@ def _is_kept(checked: Checked, place: tuple[str, int]) -> bool:
 
 def _rows(checked: Checked) -> list[tuple[object, ...]]:
     """Return a row for each file that is there more than once, those that a person has to decide first. Of files in one
-    class and one split, it is proposed to keep the first, unless something was decided about one of them."""
+    class and one split, it is proposed to keep the one with the shortest name, which those of copies extend, unless
+    something was decided about one of them."""
     places = [*dict.fromkeys(place for copy in checked.copies for place in (copy.first, copy.second))]
     number_of = {place: number for number, place in enumerate(places)}
     pairs = [(number_of[copy.first], number_of[copy.second]) for copy in checked.copies]
@@ -66,7 +67,8 @@ def _rows(checked: Checked) -> list[tuple[object, ...]]:
         file = checked.images[place[0]].path(place[1]), checked.label(*place), place[0]
         groups.setdefault(int(first), []).append(file)
     rows = list[tuple[object, ...]]()
-    for number, files in enumerate(sorted(groups.values(), key=_is_one_class), 1):
+    for number, group in enumerate(sorted(groups.values(), key=_is_one_class), 1):
+        files = sorted(group, key=lambda file: len(file[0])) if _is_one_class(group) else group
         decisions = [checked.decided(FILE, path, label) for path, label, _ in files]
         if _is_one_class(files) and not any(decisions):
             decisions = [KEEP, *[REMOVE] * (len(files) - 1)]
