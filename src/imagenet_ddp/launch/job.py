@@ -123,21 +123,11 @@ def decide(
             _require_own_files(run_dir, config)
         messages = (earlier.sentence,) if earlier.sentence else ()
         return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
-    from imagenet_ddp.runs.checkpoint_file import KEY, OF_TRAINING, read
-
-    stored = read(earlier.checkpoint)[KEY]
-    if missing := [name for name in OF_TRAINING if name not in stored]:
-        raise ConfigError(
-            f"{earlier.checkpoint} must be a complete checkpoint of a training, but lacks {', '.join(missing)}. "
-            "Hint: resume from another checkpoint of that run, such as previous.ckpt."
-        )
+    stored = _of_training(earlier.checkpoint)
     refuse_lost_data(stored, request)
     config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place)
     changed = changes(stored["config"], config)
-    of_checkpoint = leaves(stored["config"])  # a key that an older version lacked had its default value in that run
-    if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
-        hint = "Hint: leave this option out, or start a new run without resume="
-        raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
+    _refuse_fixed(changed, stored["config"])
     if earlier.run_dir and is_finished(earlier.run_dir, config, changed):
         return _finished(earlier.run_dir, config)
     if earlier.run_dir:
@@ -153,6 +143,28 @@ def decide(
         keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
         threads_before=stored.get("threads"),  # None: written by an older version
     )
+
+
+def _of_training(checkpoint: Path) -> Mapping[str, Any]:
+    """Return what this project stores in a checkpoint. Raises ConfigError if a training cannot be resumed from it."""
+    from imagenet_ddp.runs.checkpoint_file import KEY, OF_TRAINING, read
+
+    stored = read(checkpoint)[KEY]
+    if missing := [name for name in OF_TRAINING if name not in stored]:
+        raise ConfigError(
+            f"{checkpoint} must be a complete checkpoint of a training, but lacks {', '.join(missing)}. "
+            "Hint: resume from another checkpoint of that run, such as previous.ckpt."
+        )
+    return stored
+
+
+def _refuse_fixed(changed: Mapping[str, str], stored: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an option is changed that a resumed run keeps. stored: the config of the checkpoint, in
+    which a key that an older version lacked had its default value."""
+    of_checkpoint = leaves(stored)
+    if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
+        hint = "Hint: leave this option out, or start a new run without resume="
+        raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
 
 
 def _require_own_files(run_dir: Path, config: RunConfig) -> None:
