@@ -105,7 +105,8 @@ def test_the_accuracy_without_near_copies_of_training_images(evaluated: Predicti
     html = page.files["report.html"].decode()
     sentence = "2 of 8 images are near-copies of training images: top-1 66.67 % without them (30 to 90 %), 75.00 % with"
     assert sentence in " ".join(page.summary) and sentence in html
-    assert "1 photograph is in two classes, in different forms, so that one label is wrong." in html
+    assert "3 photographs are there in more than one form: 2 are in training and in validation, so that" in html
+    assert "; 1 is in two classes, so that one label is wrong." in html
     assert "lists 3 groups" in html and html.count('<ul class="gallery small">') == 3
     table = page.files["near_copies.csv"].decode().splitlines()
     assert [line.split(",")[3] for line in table[1:]] == ["val", "train", "val", "train", "val", "val"]

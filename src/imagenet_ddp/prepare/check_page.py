@@ -59,4 +59,5 @@ def check_page(
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
         "figures": figures, "faults": (TO_MEND, to_mend, NOTHING), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
+        "decides": any(section.decide in checked.relabel for section in sections), "removes": checked.can_remove,
     })  # fmt: skip

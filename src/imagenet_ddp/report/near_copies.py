@@ -64,8 +64,7 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     leaked = [row_of[paths[at]] for at in groups.leaked(images).tolist()]
     sentence = copies_sentence(found, np.isin(np.arange(len(found)), leaked))
     assert section is not None  # there are groups, or none
-    others = section.findings[1:] if leaked else section.findings  # the sentence says what the first of them does
-    return section, [sentence, *(each.text for each in others if each.urgency)]
+    return section, [sentence, *(each.text for each in section.findings if each.urgency)]
 
 
 def _list_in(folder: Path) -> Path | None:

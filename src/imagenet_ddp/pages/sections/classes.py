@@ -1,5 +1,7 @@
 """Section: how many images each class has."""
 
+import numpy as np
+
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, shorten_list
 
@@ -8,7 +10,8 @@ UNEVEN = 10  # ratio of the largest class to the smallest
 
 
 def classes(checked: Checked) -> Section:
-    counts = {name: images.num_of_each(len(checked.labels)).tolist() for name, images in checked.images.items()}
+    """Only images that can be read count: no net learns from the others."""
+    counts = {name: _counts(checked, name).tolist() for name in checked.images}
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     rows = sorted(zip(checked.labels, totals, *counts.values(), strict=True), key=lambda row: alphabetical(row[0]))
     few = [f"{label} ({total:,})" for label, total, *_ in rows if total < FEW]
@@ -27,5 +30,18 @@ def classes(checked: Checked) -> Section:
         span = f"{least:,} to " if least < most else ""
         text = f"Each of the {count_noun(len(totals), 'class')} has {span}{count_noun(most, 'image')}."
         findings.append(Finding(text, Urgency.GOOD, "classes"))
-    context = {"splits": list(counts), "rows": rows, "most": max(most, 1), "few": FEW}
+    context = {
+        "splits": list(counts),
+        "rows": rows,
+        "most": max(most, 1),
+        "few": FEW,
+        "num_unreadable": len(checked.unreadable),
+    }
     return Section("classes", "Classes", context, findings, "Images of each class")
+
+
+def _counts(checked: Checked, split: str) -> np.ndarray:
+    """Return the number of images of each class that can be read, int64 (classes,)."""
+    images, number = checked.images[split], len(checked.labels)
+    bad = images.targets[[index for name, index, _ in checked.unreadable if name == split]]
+    return images.num_of_each(number) - (bad.sum(0) if bad.ndim == 2 else np.bincount(bad, minlength=number))

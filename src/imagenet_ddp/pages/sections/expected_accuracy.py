@@ -3,6 +3,7 @@
 import numpy as np
 
 from imagenet_ddp.curation.interval import interval_words
+from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, percent
 
@@ -29,8 +30,11 @@ def expected_accuracy(checked: Checked) -> Section | None:
         if number
     ]
     rows.sort(key=lambda row: (row[2], -row[1], alphabetical(row[0])))
+    mistakes = [(features.paths[row], features.classes[features.targets[row]]) for row in np.flatnonzero(~is_right)]
+    num_doubtful = sum(not checked.is_kept(WRONG_LABELS, path, label) for path, label in mistakes)
     context = {
-        "command": "", "words": words, "range": range_words, "share": percent(whole.share, 1), "rows": rows,
+        "command": "", "words": words, "range": range_words, "num_doubtful": num_doubtful,
+        "share": percent(whole.share, 1), "rows": rows,
         "curve": curve.sentence, "net": features.net, "total": count_noun(len(is_right), "image"),
         "sizes": [(f"{number:,}", percent(each.share, 1))
                   for number, each in zip(curve.num_images, curve.accuracies, strict=True)],

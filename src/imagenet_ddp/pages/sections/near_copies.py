@@ -1,5 +1,7 @@
 """Section: the photographs that are there more than once in another form."""
 
+from collections.abc import Sequence
+
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import COLUMNS, FILE, Group
 from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
@@ -28,27 +30,34 @@ def near_copies(checked: Checked) -> Section | None:
         but = f", but for {count_noun(len(rows), 'file')} that you have decided to keep" if rows else ""
         text = f"No photograph is there again in another form, such as smaller, cropped or mirrored{but}."
         return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)], files={FILE: file})
-    num_leaked, num_two = len(found.leaked(features)), sum(group.is_two_classes for group in to_mend)
-    num_other = sum(not (group.is_across or group.is_two_classes) for group in to_mend)
-    findings = list[Finding]()
-    if num_leaked:
-        shows = f"{count_noun(num_leaked, 'validation image')} {'shows' if num_leaked == 1 else 'show'}"
-        text = f"{shows} a photograph that is among the training images in another form, too: an accuracy measured so "
-        findings.append(Finding(f"{text}would be better than that of new images.", Urgency.FIRST, NAME))
-    if num_two:
-        text = f"{_are(num_two)} in two classes, in different forms, so that one label is wrong."
-        findings.append(Finding(text, Urgency.FIRST, NAME))
-    if num_other:
-        count = "counts" if num_other == 1 else "count"
-        text = f"{_are(num_other)} there in more than one form, and {count} double."
-        findings.append(Finding(text, Urgency.LATER, NAME))
+    num_across, num_two = _across_and_two(to_mend)
+    finding = Finding(_sentence(to_mend), Urgency.FIRST if num_across or num_two else Urgency.LATER, NAME)
     groups = [_items(checked, features, group) for group in to_mend[:NUM_GROUPS]]
     context = {"groups": groups, "number": len(found.groups), "num_kept": len(found.groups) - len(to_mend),
-               "file": FILE, "is_across": num_leaked > 0, "command": checked.relabel.get(FILE, ""),
+               "file": FILE, "is_across": num_across > 0, "command": checked.relabel.get(FILE, ""),
                "groups_option": checked.groups}  # fmt: skip
     return Section(
-        NAME, "Near-copies", context, findings, "The same photograph in another form", files={FILE: file}, decide=FILE
+        NAME, "Near-copies", context, [finding], "The same photograph in another form", files={FILE: file}, decide=FILE
     )
+
+
+def _across_and_two(groups: Sequence[Group]) -> tuple[int, int]:
+    """Return how many of the groups are on both sides of the split, and how many in two classes."""
+    return sum(group.is_across for group in groups), sum(group.is_two_classes for group in groups)
+
+
+def _sentence(groups: Sequence[Group]) -> str:
+    """Return how many photographs are there in more than one form, and what of that matters most."""
+    num_across, num_two = _across_and_two(groups)
+    is_one, parts = len(groups) == 1, list[str]()
+    if num_across:
+        are = "it is" if is_one else f"{num_across:,} {'is' if num_across == 1 else 'are'}"
+        parts.append(f"{are} in training and in validation, so that the accuracy would be better than on new images")
+    if num_two:
+        are = "it is" if is_one else f"{num_two:,} {'is' if num_two == 1 else 'are'}"
+        parts.append(f"{are} in two classes, so that one label is wrong")
+    ends = f": {'; '.join(parts)}" if parts else f", and {'counts' if is_one else 'count'} double"
+    return f"{count_noun(len(groups), 'photograph')} {'is' if is_one else 'are'} there in more than one form{ends}."
 
 
 def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:
@@ -66,7 +75,3 @@ def _items(checked: Checked, features: Features, group: Group) -> list[dict[str,
     said += [f"{len(places)} images"] if len(places) > NUM_PICTURES else []
     items[0]["said"] = ", ".join(said)
     return items
-
-
-def _are(number: int) -> str:
-    return f"{count_noun(number, 'photograph')} {'is' if number == 1 else 'are'}"

@@ -40,7 +40,7 @@ def quality(checked: Checked) -> Section | None:
                 for split, index in places[:NUM_WORST]
             ]
             kinds.append({"name": issue.name, "number": len(places), "reason": issue.reason, "worst": worst})
-    counts = [f"{kind['number']:,} {kind['name']}" for kind in kinds if kind["name"] != GREY]
+    counts = {str(kind["name"]): kind["number"] for kind in kinds if kind["name"] != GREY}
     faults = np.concatenate(
         [
             np.sum([each[issue.name] & is_shown[split] for issue in ISSUES if issue.name != GREY], axis=0)
@@ -50,10 +50,13 @@ def quality(checked: Checked) -> Section | None:
     but = "" if all(each.all() for each in is_shown.values()) else ", but for those that you have decided to keep"
     finding = Finding(f"No image is blurry, dark, too small or of an odd shape{but}.", Urgency.GOOD)
     if number := int((faults > 0).sum()):
-        are, several = "is" if number == 1 else "are", ""
-        if number > 1 and faults.max() > 1:
-            several = "; some are more than one of these"
-        text = f"{count_noun(number, 'image')} {are} hard to recognise: {', '.join(counts)}{several}."
+        are = "is" if number == 1 else "are"
+        if all(each == number for each in counts.values()):
+            how = " and ".join(counts)
+        else:
+            how = ", ".join(f"{each:,} {name}" for name, each in counts.items())
+            how += "; some are more than one of these" if faults.max() > 1 else ""
+        text = f"{count_noun(number, 'image')} {are} hard to recognise: {how}."
         finding = Finding(text, Urgency.LATER, "quality")
     context = {"kinds": kinds, "traits": traits, "file": FILE, "total": total, "command": checked.relabel.get(FILE, "")}
     files = {FILE: _table(checked, rows, poor)}
