@@ -30,6 +30,8 @@ class Strict(L.Callback):
         if step == 1 and self._warnings_until:
             self._warnings.enter_context(warnings.catch_warnings())
             warnings.simplefilter("error")
+            for kind in (DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", kind)
             for text in HARMLESS:
                 warnings.filterwarnings("ignore", f"(?s).*{re.escape(text)}")
         if step == self._warnings_until + 1:

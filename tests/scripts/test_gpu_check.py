@@ -147,6 +147,7 @@ def test_the_first_steps_may_not_warn_of_what_a_log_shows() -> None:
     strict, on_cpu = watch.Strict(warnings_until=2), SimpleNamespace(device=torch.device("cpu"))
     strict.on_train_batch_start(None, on_cpu, None, 0)
     warnings.warn("It is recommended to use `self.log('train/loss', ..., sync_dist=True)`", stacklevel=1)
+    warnings.warn("torch.cuda.amp is deprecated", FutureWarning, stacklevel=1)
     with pytest.raises(UserWarning, match="other stream"):
         warnings.warn("other stream", stacklevel=1)
     strict.on_train_batch_start(None, on_cpu, None, 1)
