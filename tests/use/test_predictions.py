@@ -1,3 +1,4 @@
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -5,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.use.evaluation_results import Predicted, further_results, prediction_columns, results_lines
+from imagenet_ddp.use.feature_collector import Collect
 from imagenet_ddp.use.predictions import Predictions
 
 CLASSES = ["n01440764", "n01443537", "n01484850"]
@@ -33,6 +37,24 @@ def predicted() -> Predicted:
     losses = F.cross_entropy(logits, target, reduction="none")
     arrays: Any = (each.numpy() for each in (classes, values, losses, log_sums(logits), gaps))
     return Predicted(index, *arrays, scores=None, loaded=np.arange(4))
+
+
+def test_a_net_is_compiled_once_for_all_views_of_an_image_whose_features_are_collected(tmp_path: Path):
+    trainer: Any = SimpleNamespace(is_global_zero=False)
+    for collects in ("familiarity", "features"):
+        torch.compiler.reset()
+        net, counter = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), CompileCounter()
+        net.compile(backend=counter, dynamic=False)
+        module: Any = SimpleNamespace(net=net, device=torch.device("cpu"))
+        reference: Any = SimpleNamespace(weight=np.ones((3, 12), np.float32), bias=np.ones(3, np.float32))
+        collected = Collect("1", np.arange(2), "", tmp_path)
+        callback = collected if collects == "features" else Predictions(reference, net[1])
+        callback.on_validation_start(trainer, module)
+        with torch.inference_mode():
+            for value in range(4):
+                net(torch.full((2, 3, 2, 2), float(value)))
+        kept: Any = callback._input
+        assert (kept[0, 0], counter.frame_count) == (3.0, 1), collects
 
 
 def test_an_image_is_right_by_any_of_its_reassessed_labels(predicted: Predicted):

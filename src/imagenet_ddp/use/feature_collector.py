@@ -31,7 +31,7 @@ class Collect(L.Callback):
         self.parts, self.result = parts, dict[int, np.ndarray]()
         self._head, self._stamps, self._digest = head, stamps, digest
         self._batches: list[Rows | None] = []  # one for each step, of which every rank has the same number
-        self._inputs: list[Tensor] = []
+        self._input: Tensor | None = None  # no list, for each length of which a net would be compiled
         self._num_stored, self._stored_s = 0, time.monotonic()
         self._hook: Any = None
         self._progress: Progress | None = None
@@ -44,16 +44,16 @@ class Collect(L.Callback):
             self._progress = Progress("features", len(self._stamps), "images")
 
     def _keep(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        self._inputs.append(given[0].detach())
+        self._input = given[0].detach()
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         counted, rows = batch["num_counted"], None
-        if self._inputs:  # of several views, the last is the image as it is
-            vectors = self._inputs[-1][:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
+        if self._input is not None:  # of several views, the last is the image as it is
+            vectors = self._input[:counted].float().cpu().numpy().copy()  # a part of all tokens in a transformer
             rows = batch["index"][:counted].cpu().numpy(), vectors
-            self._inputs.clear()
+            self._input = None
             is_finite = np.isfinite(vectors).all(1)
             if not is_finite.all():
                 path = cast("Any", trainer).datamodule.val_images.path(int(rows[0][is_finite.argmin()]))

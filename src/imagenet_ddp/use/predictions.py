@@ -27,7 +27,8 @@ class Predictions(L.Callback):
         self, reference: Reference | None = None, layer: nn.Module | None = None, *, keep_scores: bool = False
     ) -> None:
         self._reference, self._layer, self._keeps_scores = reference, layer, keep_scores
-        self._functions, self._inputs = list[Tensor](), list[Tensor]()
+        self._functions = list[Tensor]()
+        self._input: Tensor | None = None  # no list, for each length of which a net would be compiled
         self._hook: Any = None
         self.result: Predicted | None = None
         self._batches: list[tuple[Tensor, ...]] = []
@@ -38,13 +39,16 @@ class Predictions(L.Callback):
         if self._reference is not None and self._layer is not None:
             arrays = self._reference.weight, self._reference.bias
             self._functions = [torch.as_tensor(each, device=pl_module.device) for each in arrays]
-            self._hook = self._layer.register_forward_pre_hook(lambda _, given: self._inputs.append(given[0].detach()))
+            self._hook = self._layer.register_forward_pre_hook(self._keep)
+
+    def _keep(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._input = given[0].detach()
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._loaded.append(batch["index"])
-        inputs, self._inputs[:] = self._inputs[-1:], []  # the last of several views is the image as it is
+        features, self._input = self._input, None  # the last of several views is the image as it is
         if outputs is None:  # no image of this batch counts on this rank
             return
         logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]
@@ -54,7 +58,9 @@ class Predictions(L.Callback):
         classes.masked_fill_(~has_class(logits)[:, None], -1)  # no wait for the device
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
-        scores = familiarity(inputs[0][:counted], *self._functions) if inputs else torch.full_like(losses, torch.nan)
+        scores = torch.full_like(losses, torch.nan)
+        if features is not None:
+            scores = familiarity(features[:counted], *self._functions)
         found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps, scores]
         found += [logits.softmax(1)] if self._keeps_scores else []
         self._batches.append(tuple(each.float() if each.is_floating_point() else each for each in found))
