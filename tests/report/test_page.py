@@ -77,6 +77,34 @@ def test_whatever_stands_in_names_is_text(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(page.files["likely_wrong_labels.csv"].splitlines()) > 1
 
 
+@pytest.mark.parametrize("num_classes", [6, 19, 20, 1000])
+def test_the_figures_at_the_head_say_something(num_classes: int, tmp_path: Path):
+    run = read_run(make_run(tmp_path / "r", top1=1.0, num_classes=num_classes, num_val_images=57))
+    page = build("r", run, None)
+    head = page.files["report.html"].decode().partition("<nav")[0]
+    assert ("top-5" in head) == any("top-5" in line for line in page.summary) == (num_classes >= 20)
+    assert "<dd>57 of 57</dd>" in head and "best top-1 57 of 57 (" in " ".join(page.summary)
+
+
+@pytest.mark.parametrize("best_epoch", [0, 1, 5])
+def test_training_that_did_not_help_is_said_to_have_lost_nothing(best_epoch: int, tmp_path: Path):
+    page = build("r", read_run(make_run(tmp_path / "r", best_epoch=best_epoch)), None)
+    sentence = "More training did not help: no epoch made the net better than it was before."
+    assert (sentence in page.files["report.html"].decode()) == (sentence in " ".join(page.summary)) == (not best_epoch)
+
+
+@pytest.mark.parametrize("num_wrong", [0, 1])
+def test_the_table_of_classes_has_no_empty_column(num_wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures(reason="none"))
+    target = np.arange(40) % 4
+    probabilities = np.eye(4)[target] * 0.9 + 0.025
+    probabilities[:num_wrong] = probabilities[num_wrong]
+    found = read(write_evaluation(tmp_path / "e", probabilities, target, list("abcd")))
+    page = build("e", None, found, maps=False)
+    assert ("Most confused with" in page.files["report.html"].decode()) == bool(num_wrong)
+    assert ("40 of 40" in " ".join(page.summary)) == (not num_wrong)
+
+
 def near_copies_csv(*rows: tuple[object, str, str, str]) -> bytes:
     """Return the list of a check. rows: group, path, label, the most similar image."""
     found = [(group, path, label, "train", "0.900", "0.80", other) for group, path, label, other in rows]

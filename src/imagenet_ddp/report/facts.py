@@ -9,6 +9,7 @@ from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.system.text import count_noun, duration, percent
 
+MANY_CLASSES = 20  # from which on the top-5 accuracy says something: with fewer, it is near 100 % for most nets
 LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
 
 
@@ -33,15 +34,19 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
             words = interval_words(value * number, number) if is_counted and number else ""
             return ", ".join(filter(None, (words, at)))
 
-        shown.append((f"best {run.score.title}", run.score.text(run.best), note(run.score.name, run.best)))
+        value = run.score.text(run.best)
+        if run.score == TOP1 and run.best == 1 and isinstance(number, int):
+            value = _all_of(number)
+        shown.append((f"best {run.score.title}", value, note(run.score.name, run.best)))
         for name, value in run.at_best.items():
-            is_given = name == TOP5.name and (run.summary.get("num_classes") or 6) <= 5  # top-5 is always 100 %
+            is_given = name == TOP5.name and (run.summary.get("num_classes") or MANY_CLASSES) < MANY_CLASSES
             if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
                 shown.append((figure.title, figure.text(value), note(name, value)))
     elif found is not None and len(found):
         words = f"{interval_words(int(found.is_right.sum()), len(found))}, {count_noun(len(found), 'image')}"
-        shown.append(("top-1", percent(float(found.is_right.mean())), words))
-        if (num := found.top.shape[1]) < len(found.classes):
+        value = _all_of(len(found)) if found.is_right.all() else percent(float(found.is_right.mean()))
+        shown.append(("top-1", value, words))
+        if (num := found.top.shape[1]) < len(found.classes) >= MANY_CLASSES:
             is_among = (found.top == found.target[:, None]).any(axis=1)
             words = interval_words(int(is_among.sum()), len(found))
             shown.append((f"top-{num}", percent(float(is_among.mean())), words))
@@ -54,6 +59,11 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
             trained += ", none better than the start"
         shown.append(("training time", duration(run.train_s), trained))
     return shown
+
+
+def _all_of(number: int) -> str:
+    """Return an accuracy of 100 % as text, because 100.00 % would look more exact than it is."""
+    return f"{number:,} of {number:,}"
 
 
 def with_words(name: str) -> str:

@@ -5,6 +5,7 @@ import numpy as np
 from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.system.text import count_noun, percent
 
 
@@ -57,6 +58,16 @@ def sentences(
         said.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
                           "for wrong labels among them.", "labels"))  # fmt: skip
     return said
+
+
+def training_sentence(run: Run) -> str:
+    """Return what it means that no epoch was better than the start; "" if one was."""
+    if run.best_epoch != 0 or max(run.metrics["epoch"], default=0) < 1:
+        return ""
+    return (
+        "More training did not help: no epoch made the net better than it was before. The net from before the first "
+        "epoch is the one that was kept, so nothing is lost."
+    )
 
 
 def copies_sentence(found: Predictions, rows: np.ndarray) -> str:

@@ -16,7 +16,7 @@ from imagenet_ddp.config.section import leaves
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
-from imagenet_ddp.report.findings import sentences
+from imagenet_ddp.report.findings import sentences, training_sentence
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
@@ -104,6 +104,8 @@ def build(
         "near_copies": None,
     }  # fmt: skip
     files = dict[str, bytes]()
+    training = training_sentence(run)
+    lines += [training]
     if found is not None and len(found):
         judged = _who_judges_training(run) if is_held_out else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
@@ -122,6 +124,8 @@ def build(
         files[error_analysis.LABELS_FILE] = error_analysis.labels_csv(wrong_labels, found, delimiter)
     else:
         lines.append(reason)
+    if training:
+        context["findings"][1:1] = [(training, "curves" if context["curves"] else "")]
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
