@@ -27,7 +27,7 @@ from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch import sweep
+from imagenet_ddp.launch.stored_sweep import expand_resume
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import console
@@ -60,7 +60,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in without_local_rank(argv) if token not in own]
     submit, found = _validate(parse.composed, "submit", own)
-    request, mistakes = _validate(parse.job_elsewhere, sweep.expand_resume(typed), environ)
+    request, mistakes = _validate(parse.job_elsewhere, expand_resume(typed), environ)
     found += mistakes
     if submit is None or request is None:
         raise ConfigError(list(dict.fromkeys(found)))

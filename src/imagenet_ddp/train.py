@@ -14,6 +14,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
 from imagenet_ddp.launch.job import continue_command, decide
 from imagenet_ddp.launch.processes import LEAVE_S, begin, run_ranks, share_job
+from imagenet_ddp.launch.stored_sweep import expand_resume
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
@@ -30,7 +31,7 @@ def main() -> float | None:
     try:
         with command.exit_codes("train"):
             with raise_on_signal():
-                request = command.request("train", sweep.expand_resume(sys.argv[1:]))
+                request = command.request("train", expand_resume(sys.argv[1:]))
             if not request.multirun:
                 return launch(request)
             number = sweep.selected_job(request, os.environ)

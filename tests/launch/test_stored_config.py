@@ -277,7 +277,7 @@ SWEEP: dict[str, Any] = {"options": ["data=shapes", "optim.lr=0.1,0.2"], "flags"
     ],
 )  # fmt: skip
 def test_a_stored_sweep_is_data(key: str, word: Any, tmp_path: Path, run: Run) -> None:
-    from imagenet_ddp.launch.sweep import expand_resume
+    from imagenet_ddp.launch.stored_sweep import expand_resume
 
     folder = tmp_path / "s"
     folder.mkdir()

@@ -14,7 +14,7 @@ from helpers.train_runs import probe, seen, start, summary, wait_for
 
 from imagenet_ddp.distributed.launchers.slurm import array_tasks
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch import sweep
+from imagenet_ddp.launch.stored_sweep import expand_resume
 
 SHORT = [*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1"]
 
@@ -139,4 +139,4 @@ def test_refused(
 def test_a_sweep_with_parts_of_another_type(wrong: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"options": [], "flags": [], "jobs": [], **wrong}))
     with pytest.raises(ConfigError, match=r"must be the folder of a sweep, but sweep\.yaml has other content"):
-        sweep.expand_resume(["-m", f"sweep.resume={tmp_path}"])
+        expand_resume(["-m", f"sweep.resume={tmp_path}"])
