@@ -41,7 +41,8 @@ class Section:
     """One section. name: of its template in pages/sections, and of its place in the page. title: in the list of
     sections. context: the values of `s` in the template. figures: (name, value, note) for the head of the page. files:
     name -> content of the lists that stand beside the page. decide: name of the one to write decisions into; "": none.
-    lines: what only the terminal says, below the findings."""
+    lines: what only the terminal says, below the findings. missing: what was not checked for a reason that is no fault
+    of the images; the exit code is 1."""
 
     name: str
     title: str
@@ -52,6 +53,7 @@ class Section:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     decide: str = ""
     lines: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
 
 class Copy(NamedTuple):

@@ -104,7 +104,7 @@ def run(plan: Plan) -> int:
     write(f"{TO_MEND}:" if to_mend else NOTHING)
     for number, finding in enumerate(to_mend, 1):
         write(f"{number:2}. {finding.text}")
-    for line in (line for section in sections for line in section.lines):
+    for line in (line for section in sections for line in (*section.missing, *section.lines)):
         write(line)
     if lists := [section.decide for section in sections if section.decide in checked.relabel]:
         others = f" (and likewise, with its name, into {', '.join(lists[1:])})" if lists[1:] else ""
@@ -123,7 +123,8 @@ def run(plan: Plan) -> int:
             atomic_write(out / name, content)
     lists = [name for name in files if name != PAGE]
     write(f"Open {out / PAGE}, the page with pictures. The lists beside it: {', '.join(lists)}.")
-    return int(any(finding.urgency == Urgency.FIRST for finding in to_mend))
+    is_missing = any(section.missing for section in sections)
+    return int(is_missing or any(finding.urgency == Urgency.FIRST for finding in to_mend))
 
 
 def _probe_all(plan: Plan, images: Mapping[str, Images]) -> Probes:

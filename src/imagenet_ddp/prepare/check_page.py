@@ -59,5 +59,6 @@ def check_page(
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
         "figures": figures, "faults": (TO_MEND, to_mend, NOTHING), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
+        "missing": [text for section in sections for text in section.missing],
         "decides": any(section.decide in checked.relabel for section in sections), "removes": checked.can_remove,
     })  # fmt: skip

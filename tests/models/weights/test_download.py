@@ -44,6 +44,6 @@ def test_a_download_that_breaks_off_or_stalls_leaves_no_file(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
     monkeypatch.setattr(download, "ANSWER_S", 0.3 if what == "stalled" else 60)  # a busy machine answers late
-    with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*copy it to "):
+    with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*copied to this "):
         download.from_url("model.weights=URL", f"{hub}/{what}/model.safetensors", sha256="0123")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".imagenet_ddp.lock"]

@@ -86,7 +86,7 @@ def test_predict_uses_what_the_cache_of_the_hub_has(cache: Path, tree: Path, run
 
 @pytest.mark.parametrize(("repository", "offline", "words"), [
     ("me/empty", False, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
-    ("me/gone", False, r"not be downloaded from http.*/me/gone .*Hint: .*download its model\.safetensors"),
+    ("me/gone", False, r"not be downloaded from http.*/me/gone .*Hint: .*such as its model\.safetensors"),
     *((f"me/{kind}", False, r"config\.json of .* must be one of timm's") for kind in ("size", "crop", "names")),
     ("me/ten", True, r"not be downloaded from http.*/me/ten .*Hint: set model\.weights=FILE to read"),
 ])  # fmt: skip

@@ -1,6 +1,7 @@
 """Weights from every place people have them."""
 
 import argparse
+import errno
 import os
 import re
 import socket
@@ -272,22 +273,27 @@ def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path
     torch.testing.assert_close(after[:, 1:].mean(), before[:, 1:].mean(), atol=2e-3, rtol=0)
 
 
-def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), OSError(errno.ENETUNREACH, "no")])
+def test_without_internet_the_message_says_so_and_what_to_type(
+    library: str, error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    name = {"torchvision": "resnet18", "timm": "mobilenetv3_small_050"}[library]
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("Network is unreachable")
+        raise error
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     with pytest.raises(ConfigError) as caught:
-        find_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
+        find_weights("model.weights", "DEFAULT", library, name)
     [sentence] = map(str, caught.value.mistakes)
-    url = torchvision.models.get_model_weights("resnet18")["DEFAULT"].url
-    assert f"could not be downloaded from {url} (" in sentence
-    assert f"copy it to {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
+    url = torchvision.models.get_model_weights("resnet18")["DEFAULT"].url if library == "torchvision" else "https://"
+    assert f"could not be downloaded from {url}" in sentence and "(no internet: this machine cannot reach " in sentence
+    assert "Hint: set model.weights=FILE to read weights that this machine has, such as " in sentence
+    assert not re.search(r"\bErrno\b|urlopen|checkpoints/", sentence)
 
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])

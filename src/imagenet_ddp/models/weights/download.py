@@ -1,14 +1,16 @@
 """Download files from a URL. Each download is announced."""
 
+import errno
 import hashlib
-import shlex
+import socket
 import urllib.request
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, causes
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
@@ -42,8 +44,7 @@ def from_url(option: str, url: str, name: str | None = None, sha256: str | None 
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _download(url, target, sha256 or "")
             except (OSError, HTTPException, ValueError) as error:
-                hint = f"download that file on another machine, and copy it to {shlex.quote(str(target))}"
-                raise failed(option, url, first_line(error).rstrip("."), hint) from error
+                raise failed(option, url, no_internet(error, url) or first_line(error).rstrip(".")) from error
     return target
 
 
@@ -72,11 +73,20 @@ def _download(url: str, target: Path, sha256: str) -> None:
             raise ValueError(f"its SHA-256 must begin with {sha256}, but is {digest.hexdigest()}")
 
 
-def failed(option: str, url: str, reason: str, hint: str) -> DownloadError:
-    """Return the error of a download. option: key=value of the option that asks for it. hint: a way out."""
+def no_internet(error: BaseException, url: str) -> str:
+    """Return that there is no way to the server, in plain words, if that is why a download failed; else ""."""
+    unreachable = (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    is_offline = any(isinstance(each, socket.gaierror) or getattr(each, "errno", None) in unreachable
+                     for each in causes(error))  # fmt: skip
+    return f"no internet: this machine cannot reach {urlsplit(url).hostname}" if is_offline else ""
+
+
+def failed(option: str, url: str, reason: str, what: str = "that file") -> DownloadError:
+    """Return the error of a download. option: key=value of the option that asks for it. what: is to be downloaded."""
     key = option.partition("=")[0]
-    file = setting(f"{key}=FILE", aim="to read weights that this machine has")
-    return DownloadError(Mistake(f"{option} could not be downloaded from {url} ({reason})", (key,), (file,), hint))
+    aim = f"to read weights that this machine has, such as {what}, downloaded on another machine and copied to this one"
+    file = setting(f"{key}=FILE", aim=aim)
+    return DownloadError(Mistake(f"{option} could not be downloaded from {url} ({reason})", (key,), (file,)))
 
 
 @contextmanager

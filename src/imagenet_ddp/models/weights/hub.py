@@ -14,7 +14,7 @@ from typing import Any
 from imagenet_ddp.config.paths import FILES, HUB
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.mistakes import Mistake
-from imagenet_ddp.models.weights.download import announce, failed, from_url
+from imagenet_ddp.models.weights.download import announce, failed, from_url, no_internet
 from imagenet_ddp.system.bounded_wait import call_bounded
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.packages import missing_package
@@ -58,8 +58,7 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError
         what = "that file" if "/resolve/" in url else f"its {names[0]}"  # a repository's page, or a file of it
-        hint = f"download {what} on another machine, and copy it to this one"
-        raise failed(option, url, _reason(error), hint) from None  # its text may have the token
+        raise failed(option, url, no_internet(error, url) or _reason(error), what) from None  # may have the token
 
 
 def from_timm(option: str, config: Any) -> Path | None:

@@ -50,8 +50,10 @@ def _not_checked(checked: Checked) -> Section | None:
     what = "Wrong labels, near-copies" if checked.features is None else "Wrong labels"
     text = f"{what} and the expected accuracy were not checked: "
     if checked.why_unseen:
-        urgency = Urgency.FIRST if checked.features is None else Urgency.SOON
-        return Section(NAME, "", findings=[Finding(f"{text}{checked.why_unseen}", urgency)])
+        text += checked.why_unseen
+        if checked.features is None:
+            return Section(NAME, "", missing=[text])
+        return Section(NAME, "", findings=[Finding(text, Urgency.SOON)])
     if not checked.command or len(checked.labels) < 2:
         return None
     finding = Finding(f"{text}no net has seen the images. Hint: run `{checked.command}`.", Urgency.LATER, NAME)
