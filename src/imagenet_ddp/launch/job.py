@@ -193,8 +193,8 @@ def new_config(request: parse.Request, environ: Mapping[str, str], cls: type[T])
     except DownloadError as error:
         if cls is not RunConfig:
             raise
-        scratch = "or set model.weights=null to train from scratch, which on few images is far less accurate"
-        raise ConfigError([replace(each, hint=f"{each.hint}, {scratch}") for each in error.mistakes]) from error
+        scratch = "set model.weights=null to train from scratch, which on few images is far less accurate"
+        raise ConfigError([replace(each, hint=scratch) for each in error.mistakes]) from error
     use_preprocessing(config, request, found.facts)
     return checked(config, request, environ, cls)
 

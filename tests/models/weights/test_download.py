@@ -47,3 +47,9 @@ def test_a_download_that_breaks_off_or_stalls_leaves_no_file(
     with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*copied to this "):
         download.from_url("model.weights=URL", f"{hub}/{what}/model.safetensors", sha256="0123")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".imagenet_ddp.lock"]
+
+
+def test_a_training_whose_weights_cannot_be_downloaded_may_start_without_them(tree: Path, run: Run):
+    options = ["data=imagefolder", f"data.root={tree}", "model.weights=http://127.0.0.1:9/weights.pth"]
+    message = " ".join(run("train", *options, code=2).stderr.split())
+    assert "copied to this one, or set model.weights=null to train from scratch, which on few images is" in message
