@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data import contact_sheet
 from imagenet_ddp.data.contact_sheet import GAP, Line, caption, draw_sheet, drawable, write_sheet
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
@@ -66,3 +67,16 @@ def test_captions():
 def test_any_name_can_be_drawn(name: str, shown: str):
     assert drawable(name) == shown
     draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(drawable(name))]])
+
+
+@pytest.mark.parametrize("width", [96, 128])
+def test_a_line_that_wraps_is_shown_whole(width: int):
+    words = "like none of the training images, between cassette player and église"
+    for number in range(len(words.split())):
+        text = " ".join(words.split()[number:])
+        lines = contact_sheet._fitted(Line(text, wraps=True), contact_sheet._font(), width)
+        assert " ".join(lines) == text and all(contact_sheet._font().getlength(line) <= width for line in lines)
+    [cut] = contact_sheet._fitted(Line(words), contact_sheet._font(), width)
+    assert cut.endswith("..")
+    sheet = draw_sheet(torch.zeros(2, width, width, 3, dtype=torch.uint8), [[Line("a"), Line(words, wraps=True)], []])
+    assert sheet.height > 2 * GAP + width + 3 * contact_sheet.LINE

@@ -26,10 +26,11 @@ LEAST_SHARE = 0.005  # labels with a smaller share of a mixed image are not show
 
 class Line(NamedTuple):
     """One line below an image: a name, which is cut off if it is too long, and a suffix that is always shown in
-    full."""
+    full. wraps: whether the rest of a name that is too long stands on further lines."""
 
     name: str
     share: str = ""
+    wraps: bool = False
 
 
 def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
@@ -82,12 +83,13 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
     font, size = _font(), pixels.shape[1]
     # a small image is enlarged by an integer factor
     side = size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
-    height = side + LINE * max(map(len, captions)) + GAP
+    texts = [[text for line in lines for text in _fitted(line, font, side)] for lines in captions]
+    height = side + LINE * max(map(len, texts)) + GAP
     columns = min(COLUMNS, len(pixels))
     rows = -(-len(pixels) // columns)
     sheet = Image.new("RGB", (GAP + columns * (side + GAP), GAP + rows * (height + GAP)), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
-    for number, (array, lines) in enumerate(zip(pixels, captions, strict=True)):
+    for number, (array, lines) in enumerate(zip(pixels, texts, strict=True)):
         row, column = divmod(number, columns)
         left, top = GAP + column * (side + GAP), GAP + row * (height + GAP)
         tile = Image.fromarray(array.numpy())
@@ -95,13 +97,20 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
             nearest = side > tile.width  # the pixels of an enlarged image stay sharp
             tile = tile.resize((side, side), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)
         sheet.paste(tile, (left, top))
-        for below, line in enumerate(lines):
-            draw.text((left, top + side + LINE * below), _fitted(line, font, side), INK, font)
+        for below, text in enumerate(lines):
+            draw.text((left, top + side + LINE * below), text, INK, font)
     return sheet
 
 
-def _fitted(line: Line, font: Any, width: int) -> str:
+def _fitted(line: Line, font: Any, width: int) -> list[str]:
+    """Return the texts of a line, none of which is wider than `width` pixels unless its suffix is."""
+    head, _, rest = line.name.rpartition(" ") if line.wraps else ("", "", line.name)
+    if head and font.getlength(f"{line.name}{line.share}") > width:
+        *above, last = _fitted(Line(head, wraps=True), font, width)
+        if font.getlength(f"{last} {rest}{line.share}") <= width:
+            return [*above, f"{last} {rest}{line.share}"]
+        return [*above, last, *_fitted(Line(rest, line.share), font, width)]
     name, dots = line.name, ""
     while name and font.getlength(f"{name}{dots}{line.share}") > width:
         name, dots = name[:-1], ".."
-    return f"{name}{dots}{line.share}"
+    return [f"{name}{dots}{line.share}"]

@@ -68,7 +68,7 @@ class Candidates:
             captions = [
                 [Line(f"{rank}. {drawable(Path(each.path).name)}"),
                  Line(drawable(each.label), f" {percent(each.probability, 0)}"),
-                 Line(drawable(each.why))]
+                 Line(drawable(each.why), wraps=True)]
                 for rank, each, _ in tiles
             ]  # fmt: skip
             pixels = torch.stack([image for _, _, image in tiles]).permute(0, 2, 3, 1)
