@@ -18,7 +18,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 # function of skimage.data -> class; its docstring names the photographer and the licence
 PHOTOGRAPHS = {"chelsea": "cat", "coffee": "coffee", "hubble_deep_field": "galaxies", "rocket": "rocket"}
-WIDTH, HEIGHT = 1080, 948  # pixels
+WIDTH, HEIGHT = 1080, 1218  # pixels
 
 
 def write_photographs(root: Path) -> None:
