@@ -134,6 +134,7 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", "hydra.foo=1"): ("hydra.foo", "Key 'foo' not in 'HydraConf'."),
     ("train", "~bogus"): ("bogus", "bogus is not a known key"),
     ("train", "+trainer.bogus=1"): ("trainer.bogus", "trainer.bogus is not a known key."),
+    ("train", "+transform.p=0.3"): ("transform.p", "set +transform.args.p=0.3 for an argument of transform._targ"),
     ("train", "transform.p=0.3"): ("transform.p", "set +transform.args.p=0.3 for an argument of transform._targ"),
     ("train", "strategy=fsdp"): ("strategy", "got fsdp. Hint: set strategy=ddp"),
     ("train", "hydra/sweeper=optuna"): ("hydra/sweeper", "python -m imagenet_ddp.tune"),

@@ -27,6 +27,10 @@ def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
     """Return the mistake of typing a key that is not declared. value: as typed."""
     if instead := removed(key):
         return Mistake(f"{key} was removed", (key,), hint=instead)
+    parent, _, last = key.rpartition(".")
+    if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
+        fix = setting(f"+{parent}.args.{last}={value}", aim=f"for an argument of {parent}._target_")
+        return Mistake(f"{key} is not a known key", (key,), (fix,))
     close = [known for known in closest(key, keys) if known != key]
     more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
     said = f"did you mean {' or '.join(close)}?{more}"
@@ -85,9 +89,6 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
     if key.startswith(FREE_KEYS) and not removed(key):
         fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
         return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
-    if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
-        fix = setting(f"+{parent}.args.{last}={line.partition('=')[2]}", aim=f"for an argument of {parent}._target_")
-        return Mistake(f"{key} is not a known key", (key,), (fix,))
     return unknown(key, keys, line.partition("=")[2])
 
 
