@@ -43,8 +43,10 @@ class ComparedRuns:
             best = -run.best if run.score.mode == "max" else run.best
             return -sizes[of_run], of_run, scores.index(run.score.name), best
 
-        ordered = [runs[number] for number in sorted(range(len(runs)), key=place)]
-        return cls(ordered, find_differences(ordered), image_sets(ordered))
+        order = sorted(range(len(runs)), key=place)
+        ordered, number_of = [runs[number] for number in order], dict[int, int]()
+        set_of = [number_of.setdefault(sets[number], len(number_of)) for number in order]
+        return cls(ordered, find_differences(ordered), set_of)
 
     @property
     def several_sets(self) -> bool:

@@ -96,8 +96,8 @@ def seeds_table(compared: ComparedRuns) -> Table | None:
         rows.append([
             Cell(place, str(place)),
             text_cell(differences.describe(group.runs[0], keys)),
-            *(_spread(each, [*group.bests.values()] if each == group.score else [], "") for each in scores),
-            _spread(group.score, lag, "+"),
+            *(_spread(each, [*group.bests.values()] if each == group.score else []) for each in scores),
+            _spread(group.score, lag, is_signed=True),
             text_cell(set_name(group.set_number)),
             Cell(len(group.bests), str(len(group.bests))),
         ])  # fmt: skip
@@ -108,13 +108,13 @@ def seeds_table(compared: ComparedRuns) -> Table | None:
     return Table(columns, rows, f"Over {over}", notes)
 
 
-def _spread(figure: Figure, values: Sequence[float], sign: str) -> Cell:
-    """Return mean ± standard deviation. sign: "+" to show the sign of the mean."""
+def _spread(figure: Figure, values: Sequence[float], *, is_signed: bool = False) -> Cell:
+    """Return mean ± standard deviation. is_signed: with the sign of the mean, also of a positive one."""
     if not values:
         return number_cell(None)
-    factor, digits = (100, ".2f") if figure.is_share else (1, ".4g")
     mean = fmean(values)
-    return Cell(mean, f"{factor * mean:{sign}{digits}} ± {factor * stdev(values):{digits}}")
+    plus = "+" if is_signed and mean > 0 else ""
+    return Cell(mean, plus + " ± ".join(figure_cell(figure, value).text for value in (mean, stdev(values))))
 
 
 def _further(compared: ComparedRuns) -> list[Figure]:
