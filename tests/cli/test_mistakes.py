@@ -106,7 +106,6 @@ LINES: dict[str, list[str]] = {
     "hydra.job.chdir=true": ["hydra.job.chdir", "without hydra.job.chdir=true"],
 }  # fmt: skip
 OF_OTHERS: list[tuple[str, str, list[str]]] = [
-    ("features", "experiment=own_photos data=imagefolder data.root=pets", ["experiment", "experiment=finetune"]),
     ("evaluate", "", ["checkpoint", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT"]),
     ("evaluate", "x.ckpt", ["checkpoint", "checkpoint=x.ckpt"]),
     ("predict", "checkpoint=x.ckpt pets", ["images", "images=pets"]),

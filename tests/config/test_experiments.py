@@ -29,6 +29,7 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
     [options] = re.findall(r"python -m imagenet_ddp\.train (experiment=\S+(?: [\w./]+=\S+)*)$", head[-1])
     assert f"experiment={path.stem}" in options.split()
     composed("train", options.split())
+    composed("prepare", options.split())  # a check with the net and images of the training, as README types it
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     text = words_of(page_of(photos, monkeypatch, code=0))
     to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
     assert to_mend.startswith(" Wrong labels, near-copies and the expected accuracy were not checked: no net has seen")
-    assert to_mend.rstrip().endswith("experiment=probe.")
+    assert to_mend.rstrip().endswith("experiment=own_photos.")
     assert "All 50 images can be read." in good and "Each of the 2 classes has 25 images." in good
     assert "No image is there twice, byte for byte." in good
 
@@ -256,7 +256,7 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
 
 def test_without_a_net_the_page_says_what_to_type(photos: Path, monkeypatch: pytest.MonkeyPatch):
     line = "python -m imagenet_ddp.prepare prepare=check data=imagefolder data.root=photos out=checked"
-    assert f"{line} prepare.num_workers=1 experiment=probe" in words_of(page_of(photos, monkeypatch))
+    assert f"{line} prepare.num_workers=1 experiment=own_photos" in words_of(page_of(photos, monkeypatch))
 
 
 @pytest.mark.parametrize("reason", ["no net. Hint: set `model.weights=FILE`.", ""])

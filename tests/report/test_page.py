@@ -274,7 +274,7 @@ def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pyt
     run = read_run(make_run(tmp_path / "run", options))
     page = build("run", run, read(folder))
     html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
-    line = "data.root=photos out=checked experiment=probe model.name=vgg11 model.weights=w.pth"
+    line = "experiment=own_photos data.root=photos out=checked model.name=vgg11 model.weights=w.pth"
     assert "None among the 10 validation images: the net predicts the label of each. The labels of" in html
     assert line in html and line in page.summary[-1]
     assert "The best epoch was chosen by these images" in html

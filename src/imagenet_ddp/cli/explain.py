@@ -50,10 +50,6 @@ def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistak
     if option.is_choice:
         names = files.names(key.partition("@")[0])
         if value in names and not option.sign:
-            sets = next(filter(None, (getattr(cause, "full_key", None) for cause in causes(error))), None)
-            if key == "experiment" and sets in declared("train").keys() - keys.keys():
-                what = f"{line} is for a training, because it sets {sets}, which {verb} does not have"
-                return Mistake(what, (key,), (setting("experiment=finetune", aim="for the same net and images"),))
             reason, hint = in_file(error, f"{key}/{value}", is_group=key in keys)
             return Mistake(f"{line} cannot be composed: {reason}", (key,), hint=hint)
         return _wrong_choice(key, value, names)

@@ -159,7 +159,7 @@ def _averaging(config: CommonConfig) -> list[Mistake]:
         what = f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got {averaging.start_epoch}"
         keys = ("averaging.start_epoch", "trainer.max_epochs")
         found.append(Mistake(what, keys, (setting("averaging.start_epoch=0"),)))
-    has_last |= bool(config.get("budget_min"))
+    has_last |= bool(config.budget_min)
     if averaging.name == "swa" and averaging.start_epoch is None and not has_last:
         what = (
             f"averaging.name=swa averages the last quarter of trainer.max_epochs, which is {shown(max_epochs)}, unless "
@@ -186,9 +186,9 @@ def _without_weights(config: CommonConfig) -> list[Mistake]:
         if value == wanted and not model.weights and (key == "head" or not model.target):
             what = f"model.{key}={value} needs pretrained layers, but model.weights is null"
             found.append(Mistake(what, (f"model.{key}", "model.weights"), (weights, setting(f"model.{key}={other}"))))
-    if config.get("budget_min"):
+    if config.budget_min:
         found += _fixed_epochs(config)
-    if config.get("budget_min") and not model.weights:
+    if config.budget_min and not model.weights:
         what = (
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
             "model.weights is null"

@@ -36,7 +36,8 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     """Return what is known with the features of a pass through model.weights, or with the reason why there are none.
     out: existing folder for the file of the pass."""
     if not plan.config.model.weights:
-        return replace(checked, command=shell_line("prepare", [*plan.argv, "experiment=probe"]))
+        words = [word for word in plan.argv if not word.startswith(("experiment=", "model.weights="))]
+        return replace(checked, command=shell_line("prepare", [*words, "experiment=own_photos"]))
     file = (out / FILE).absolute()
     argv = [*(word for word in plan.argv if not word.startswith(_OWN)), quoted(f"out={file}")]
     if reason := run_other("features", argv):

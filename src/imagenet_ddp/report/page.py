@@ -41,7 +41,7 @@ USUAL_NET = {
     "model.library": "torchvision",
     "model.name": "resnet18",
     "model.weights": "DEFAULT",
-}  # of experiment=probe
+}  # of experiment=own_photos
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _who_judges_training(run: Run) -> str:
     """Return a sentence about the labels of the training images, which the evaluation says nothing about."""
     options, line = run.options, "prepare=check"
     if options.get("data.name") == "imagefolder" and (root := options.get("data.root")):
-        words = [line, "data=imagefolder", quoted(f"data.root={root}"), "out=checked", "experiment=probe"]
+        words = [line, "experiment=own_photos", quoted(f"data.root={root}"), "out=checked"]
         if options.get("model.weights"):  # else those of the experiment
             words += [
                 quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual

@@ -194,7 +194,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     training_callbacks = prepare_training(
         plan, module, classes, resumed=stored is not None, begin_s=job.begin_s, say=log.say, note=log.note
     )
-    has_budget = bool(plan.config["budget_min"])
+    has_budget = bool(plan.config.budget_min)
     spanning = functools.partial(
         schedule_spanning, plan.config.schedule, plan.warmup_epochs.value, has_budget=has_budget
     )

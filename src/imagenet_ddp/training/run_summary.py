@@ -31,7 +31,7 @@ SETTLED = 0.01  # share of batch norm's initial statistics in its running averag
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
 NEXT_STEPS = """\
 This run used generated images. Next, use others:
-your images, to find faults: `{program}.prepare prepare=check experiment=probe data=imagefolder data.root=FOLDER`
+your images, to find faults: `{program}.prepare prepare=check experiment=own_photos data.root=FOLDER out=checked`
 your images, from ImageNet weights: `{program}.train experiment=own_photos data.root=FOLDER budget_min=10`
 STL-10, which is downloaded: `{program}.train data=stl10`
 ImageNet: `{program}.train data=imagenet data.root=FOLDER`"""

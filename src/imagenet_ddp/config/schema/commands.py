@@ -61,6 +61,12 @@ class CommonConfig(Section):
         Example("[mypkg.nets.Small]"),
         "Classes that a checkpoint may name in a _target_, beside those of this program.",
     ] = field(default_factory=list[str])
+    budget_min: Annotated[
+        float | None,
+        number(above=0),
+        Example("10"),
+        "Minutes for a run from model.weights; epochs, up to trainer.max_epochs, and images are chosen to fit.",
+    ] = None
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of metrics."] = 100
     csv_delimiter: Annotated[
         str,
@@ -97,12 +103,6 @@ class RunConfig(CommonConfig):
         str | None,
         Example("auto"),
         "Run folder or checkpoint to resume; auto: the newest unfinished run of this name and these options.",
-    ] = None
-    budget_min: Annotated[
-        float | None,
-        number(above=0),
-        Example("10"),
-        "Minutes for a run from model.weights; epochs, up to trainer.max_epochs, and images are chosen to fit.",
     ] = None
 
 
