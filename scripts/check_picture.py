@@ -1,6 +1,6 @@
 """Make docs/check.png, the head of a page of prepare=check and its near-copies, from photographs that anyone may use.
 
-    uv run --with scikit-image python scripts/check_picture.py WORK OUT.png experiment=probe
+    uv run --with scikit-image python scripts/check_picture.py WORK OUT.png
 
 Cuts each of four photographs of scikit-image into nine, a class each, and puts among them what a check finds: copies, a
 dark photograph, a blurred one, and three in the folder of another class. Runs the check with the options that follow,
@@ -18,7 +18,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 # function of skimage.data -> class; its docstring names the photographer and the licence
 PHOTOGRAPHS = {"chelsea": "cat", "coffee": "coffee", "hubble_deep_field": "galaxies", "rocket": "rocket"}
-WIDTH, HEIGHT = 1080, 1218  # pixels
+WIDTH, HEIGHT = 1080, 872  # pixels
 
 
 def write_photographs(root: Path) -> None:
@@ -45,10 +45,10 @@ def write_photographs(root: Path) -> None:
 def main(work: Path, picture: Path, *options: str) -> None:
     work.mkdir(parents=True)
     write_photographs(work / "photos")
-    words = [sys.executable, "-m", "imagenet_ddp.prepare", "prepare=check", "data=imagefolder", "data.root=photos"]
+    words = [sys.executable, "-m", "imagenet_ddp.prepare", "prepare=check", "experiment=own_photos", "data.root=photos"]
     subprocess.run([*words, "out=checked", *options], cwd=work, check=False)  # 1: it has found faults
     page = (work / "checked/check.html").read_text()
-    hidden = "nav, section:not(#near_copies) { display: none; }"
+    hidden = "nav, .note, section:not(#near_copies) { display: none; }"
     (work / "page.html").write_text(page.replace("</style>", f"{hidden}</style>", 1))
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     words = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={work}/p"]
