@@ -1,4 +1,4 @@
-"""The page in a browser: tables are sorted, galleries are short until asked, and it is as wide as the screen."""
+"""The page on a phone: tables are sorted, galleries are short until asked, and nothing is wider than the screen."""
 
 import base64
 import io
@@ -38,6 +38,8 @@ found.byName = sort(0); found.sorts = sorts();
 for (const more of document.querySelectorAll("#mistakes summary")) more.click();
 found.whole = shown();
 const box = table.closest(".tall");
+const matrix = document.querySelector(".matrix").closest(".scroll");
+found.width = [root.clientWidth, matrix.scrollWidth <= matrix.clientWidth];
 found.heights = [box.scrollHeight <= box.clientHeight, table.rows.length > 12];
 document.body.innerHTML = '<pre id="result"></pre>';
 document.getElementById("result").textContent = JSON.stringify(found);
@@ -48,7 +50,7 @@ def dom_of(address: str, profile: Path) -> str:
     """Return the HTML of the page after its scripts have run. profile: an empty folder for the browser's profile."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-        "--virtual-time-budget=30000", "--dump-dom", address,
+        "--window-size=390,800", "--virtual-time-budget=30000", "--dump-dom", address,
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
@@ -64,6 +66,8 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert match, "the script came to its end"
     seen = json.loads(unescape(match[1]))
     assert seen["excess"] == 0
+    width, is_whole = seen["width"]
+    assert width <= 560 and is_whole, "the matrix of a dozen classes is seen whole"
     assert seen["lowest"] != seen["highest"]
     assert seen["byName"].startswith("class 0 <b>of a long name"), "text, and numbers in it in their order"
     assert seen["sorts"] == ["ascending", "none", "none", "none"]
