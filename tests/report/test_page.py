@@ -199,8 +199,8 @@ def test_the_matrix_is_in_alphabetical_order(tmp_path: Path, monkeypatch: pytest
     html = build("e", None, read(folder)).files["report.html"].decode()
     cells = re.findall(r'class="(?:right|wrong)".*?<title>(.*?)</title>', html)
     assert cells == ["eel → eel: 7 (100.0 %)", "Élan → Élan: 9 (100.0 %)", "Wolf → Wolf: 5 (100.0 %)"]
-    assert "None among 21 images: the net predicts the label of each." in html
-    assert "sorted by the probability" not in html and "#maps" not in html, "of no mistakes"
+    assert "The net predicts the label of each of 21 images." in html
+    assert "the least probable" not in html and "#maps" not in html, "of no mistakes"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     page = page_of(tmp_path, monkeypatch, Pictures(reason_maps="no such layer"), 80, CLASSES)
     html = page.files["report.html"].decode()
     sections = re.findall(r'<section id="(\w+)">', html)
-    assert sections == ["classes", "confusion", "mistakes", "labels", "calibration", "maps", "curves", "facts"]
+    assert sections == ["classes", "confusion", "mistakes", "calibration", "maps", "curves", "facts"]
     assert re.findall(r'<li><a href="#(\w+)">', html.partition("<nav")[2]) == sections
     assert "There are no maps: no such layer" in html
     assert "1 image could not be read." in html
@@ -275,7 +275,7 @@ def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pyt
     page = build("run", run, read(folder))
     html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
     line = "experiment=own_photos data.root=photos out=checked model.name=vgg11 model.weights=w.pth"
-    assert "None among the 10 validation images: the net predicts the label of each. The labels of" in html
+    assert "The net predicts the label of each of 10 validation images. The labels of" in html
     assert line in html and line in page.summary[-1]
     assert "The best epoch was chosen by these images" in html
     assert "too few mistakes" in html and "best temperature" not in html

@@ -52,11 +52,11 @@ def sentences(
         others = f", as often as {count_noun(num_same, 'other pair')}" if num_same else ""
         said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}{others}.", "confusion"))
     if inaccurate:
-        said.append((f"The net is {inaccurate}.", "labels"))
+        said.append((f"The net is {inaccurate}.", "mistakes"))
     elif number := len(wrong_labels.rows):
         are = "is" if number == 1 else "are"
         said.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
-                          "for wrong labels among them.", "labels"))  # fmt: skip
+                          "for wrong labels among them.", "mistakes"))  # fmt: skip
     return said
 
 

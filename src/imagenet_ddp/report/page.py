@@ -152,14 +152,12 @@ def _analyse(
     wrong_labels = error_analysis.likely_wrong(found)
     top1 = float(found.is_right.mean())
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
-    by_loss = np.argsort(np.where(found.is_right | (found.prediction < 0), -np.inf, found.loss))[::-1]
-    worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
+    worst: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     second = found.top_probability[:, 1] if found.top.shape[1] > 1 else np.zeros(len(found))
     doubts = np.where(found.prediction >= 0, second / np.maximum(found.confidence, 1e-12), 0)
     num_doubtful = int((doubts >= DOUBTFUL).sum())
     doubtful: list[int] = np.argsort(-doubts, kind="stable")[: num_doubtful or LEAST_SURE][:NUM_THUMBNAILS].tolist()
-    suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
-    pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
+    pictures = read_pictures(found, [*worst, *doubtful], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = error_analysis.calibration_bins(found.confidence, found.is_right)
     measured: dict[str, float | None] = found.evaluation.get("calibration", {})
@@ -184,13 +182,11 @@ def _analyse(
         "num_doubtful": num_doubtful,
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
-        "suspects": [item(row) for row in suspects],
         "csv_name": error_analysis.LABELS_FILE,
         "diagram": {scheme: _uri(error_analysis.calibration_figure(bins, scheme)) for scheme in ("light", "dark")},
         "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
         "no_temperature": NO_TEMPERATURE if measured.get("temperature", 1) is None else "",
         "judged": judged,
-        "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
     total = count_noun(len(found), "validation image" if is_held_out else "image")
