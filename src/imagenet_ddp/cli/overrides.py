@@ -1,4 +1,4 @@
-"""Work with options as typed: merge them into a checkpoint's config, look one up, print them. Does not import torch."""
+"""Work with options as typed: merge them into a checkpoint's config, print them. Does not import torch."""
 
 import copy
 import dataclasses
@@ -71,8 +71,13 @@ def merge_overrides(
 def follow_image_size(data: DictConfig, typed: Sequence[str], size: int, resize: int | None) -> None:
     """If data.image_size is typed without data.val_resize, keep the share of the image in the crop, in place: the
     stored val_resize belongs to the stored size. size, resize: the stored values."""
-    is_alone = typed_value(typed, "data.image_size") is not None and typed_value(typed, "data.val_resize") is None
-    if is_alone and resize is not None and isinstance(data.image_size, int) and data.val_resize == resize:
+    keys = {*map(key_of, typed)} & {"data.image_size", "data.val_resize"}
+    if (
+        keys == {"data.image_size"}
+        and resize is not None
+        and isinstance(data.image_size, int)
+        and data.val_resize == resize
+    ):
         data.val_resize = round(resize * data.image_size / size)
 
 
@@ -107,12 +112,6 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
     # resolve interpolations.
     value = copy.deepcopy(source._get_node(last))
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
-
-
-def typed_value(typed: Sequence[str], key: str) -> str | None:
-    """Return the value typed for a key, the last one if it was typed twice. typed: the options as typed."""
-    values = [option.partition("=")[2] for option in typed if key_of(option) == key]
-    return values[-1].strip("'\"") if values else None
 
 
 def shell_line(verb: str, argv: list[str]) -> str:

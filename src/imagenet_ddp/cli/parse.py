@@ -17,7 +17,6 @@ from imagenet_ddp.cli import check_config, options, words
 from imagenet_ddp.cli.compose import Composed, compose
 from imagenet_ddp.cli.consequences import of_given_keys
 from imagenet_ddp.cli.options import Files, Option, Typed
-from imagenet_ddp.cli.overrides import typed_value
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import validate_group
@@ -52,6 +51,10 @@ class Request:
         words = list(self.typed)
         return [word for word in self.argv if not (word in words and not words.remove(word))]
 
+    def is_typed(self, *keys: str) -> bool:
+        """Return whether one of the keys is typed."""
+        return not {*keys}.isdisjoint(map(key_of, self.typed))
+
     @property
     def names(self) -> list[str]:
         """With -m, the options that distinguish each job."""
@@ -75,7 +78,7 @@ class Request:
     @property
     def names_folder(self) -> bool:
         """Whether the run folder is typed, not made of a name and the time."""
-        return typed_value(self.typed, "hydra.run.dir") is not None
+        return self.is_typed("hydra.run.dir")
 
     @property
     def place(self) -> Place | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import check_config, parse
-from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted, typed_value
+from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import leaves, to_plain, typed_config
@@ -105,8 +105,8 @@ def decide(
 ) -> Job:
     """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
-    run_key, typed = place.run_key, typed_value(request.typed, "experiment")
-    experiment = None if typed == "null" else typed
+    run_key, options = place.run_key, request.jobs[0].options
+    experiment = next((option.value for option in reversed(options) if option.key == "experiment"), None)
     earlier, again = find_earlier(request, environ, run_key), started_before(request, environ)
     new_folder = partial(
         folder.new_folder, Path(request.hydra.run.dir), is_typed=request.names_folder, options=request.typed,
@@ -138,7 +138,7 @@ def decide(
         earlier.checkpoint.resolve(),
         (earlier.sentence, *(f"Changed: {line}." for line in changed.values())),
         command=command,
-        experiment=stored["experiment"] if typed is None else experiment,
+        experiment=experiment if request.is_typed("experiment") else stored["experiment"],
         global_batch_size_before=stored["images_per_update"],
         keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
         threads_before=stored.get("threads"),  # None: written by an older version

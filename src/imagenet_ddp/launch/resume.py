@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.known_terms import without_removed
-from imagenet_ddp.cli.overrides import quoted, typed_value
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config import paths
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
@@ -155,7 +155,7 @@ def _newest_of(run_dir: Path, why: str) -> Earlier:
 def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
     """Raise ConfigError if the images of a stored run are neither where it had them nor typed. stored: this package's
     entry in its checkpoint."""
-    is_typed = any(typed_value(request.typed, key) is not None for key in ("data", "data._target_", *paths.DATA))
+    is_typed = request.is_typed("data", "data._target_", *paths.DATA)
     if not is_typed and (mistakes := paths.lost_data(stored.get("folder"), stored["config"])):
         raise ConfigError(mistakes)
 

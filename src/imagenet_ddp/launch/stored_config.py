@@ -9,13 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import (
-    follow_image_size,
-    lay_over,
-    merge_overrides,
-    quoted,
-    typed_value,
-)
+from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, quoted
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig, FilesData, FolderData
 from imagenet_ddp.config.section import to_config, typed_config
@@ -61,7 +55,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
-    if any(typed_value(request.typed, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
+    if request.is_typed("model.name", "model._target_") and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ, cls)
     stored = read(checkpoint)[KEY]
     if request.verb in ("evaluate", "features"):
@@ -71,13 +65,13 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     before = to_config(stored["config"]["data"], DataConfig)
     of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
     for key, value in {**stored["eval_transform"], **of_files}.items():
-        if typed_value(request.typed, f"data.{key}") is None:
+        if not request.is_typed(f"data.{key}"):
             lay_over(merged, {"data": {key: value}})
     now = typed_config(merged.data, DataConfig, partial=True)
     image_size, val_resize = (stored["eval_transform"][key] for key in ("image_size", "val_resize"))
     follow_image_size(merged.data, request.typed, image_size, val_resize)
-    is_typed = typed_value(request.typed, "data.val_fraction") is not None
-    if not is_typed and typed_value(request.typed, "data.root") and _source(before) != _source(now):
+    is_split_typed, is_root_typed = map(request.is_typed, ("data.val_fraction", "data.root"))
+    if is_root_typed and not is_split_typed and _source(before) != _source(now):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     mistakes = _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint)
     if now.labels != before.labels:
@@ -96,7 +90,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
     merged = copy.deepcopy(request.config)
     if request.verb in ("evaluate", "features"):
         require_data(request)
-    if not any(typed_value(request.typed, key) for key in (*NAMES_DATA, "data.exif_orientation")):
+    if not request.is_typed(*NAMES_DATA, "data.exif_orientation"):
         merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
     use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
     return _checked(merged, request, environ, cls)
@@ -104,7 +98,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
 
 def require_data(request: parse.Request) -> None:
     """Raise ConfigError if no typed option chooses the images, of which weights do not say which they are."""
-    if not any(typed_value(request.typed, key) for key in NAMES_DATA):
+    if not request.is_typed(*NAMES_DATA):
         root = request.config.data.root
         options = options_for(root) if root else ["data=imagenet", "data.root=FOLDER"]
         allowed = "set, because these weights do not say on which images to use them"

@@ -64,7 +64,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     """Return the job with this number as a separate request, with a folder in the sweep's folder. Raises ConfigError if
     the sweep's folder is not known."""
     wanted, key = Path(request.hydra.sweep.dir), slurm.sweep_key(environ)
-    if overrides.typed_value(request.typed, "hydra.sweep.dir") is None:
+    if not request.is_typed("hydra.sweep.dir"):
         if key is None:
             what = f"sweep.job={number} requires the folder of the sweep"
             way = setting("hydra.sweep.dir=FOLDER", aim="to the same folder for all jobs")
@@ -190,7 +190,7 @@ def _sweep_dir(request: parse.Request) -> Path:
         return wanted.absolute()
     sweep_dir = folder.new_folder(
         wanted,
-        is_typed=bool(overrides.typed_value(request.typed, "hydra.sweep.dir")),
+        is_typed=request.is_typed("hydra.sweep.dir"),
         options=request.typed,
         run_key=slurm.sweep_key(os.environ),
         again=is_restarted,

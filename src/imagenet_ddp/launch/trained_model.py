@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import lay_over, typed_value
+from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.figures import START, TOP1
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
@@ -133,11 +133,11 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
              "interpolation": ("bilinear",), "fit": ("crop",), "mean": (None,), "std": (None,)}  # fmt: skip
 
     def is_free(key: str) -> bool:
-        return typed_value(request.typed, f"data.{key}") is None and not (is_training and data[key] not in usual[key])
+        return not request.is_typed(f"data.{key}") and not (is_training and data[key] not in usual[key])
 
     free = [key for key in facts.data if is_free(key)]
     own = facts.data_at(facts.data["image_size"] if "image_size" in free else data.image_size)
     lay_over(data, {key: own[key] for key in free})
     if not is_training:
         used = facts.as_used.items()
-        lay_over(data, {key: value for key, value in used if typed_value(request.typed, f"data.{key}") is None})
+        lay_over(data, {key: value for key, value in used if not request.is_typed(f"data.{key}")})
