@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 
 from imagenet_ddp.cli.known_terms import Term, term_of
 from imagenet_ddp.config import conf_dir
@@ -100,16 +101,18 @@ def _as_choice(word: str, typed: Set[str]) -> str:
     key, _, value = word.partition("=")
     group, _, last = key.rpartition(".")
     is_name = last == "name" and group.isidentifier() and group not in typed
-    return f"{group}={value}" if is_name and all(_has_values(group, name) for name in value.split(",")) else word
+    return f"{group}={value}" if is_name and all(_is_of_file(group, name) for name in value.split(",")) else word
 
 
-def _has_values(group: str, name: str) -> bool:
-    """Return whether conf/ has a file for this name of a group, in which there are further keys."""
+def _is_of_file(group: str, name: str) -> bool:
+    """Return whether conf/ has a file for this name of a group. Files of another name may be chosen, but not so: with
+    model=timm, model.name is a net."""
     path = conf_dir() / group / f"{name}.yaml"
     if not re.fullmatch(r"\w+", name) or not path.is_file():
         return False
-    keys = re.findall(r"^ *(\w+): *(\w*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return ("name", name) in keys and len(keys) > 1
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    groups = [content, *content.values()]  # the file of a logger has one for it
+    return any(isinstance(each, dict) and each.get("name") == name for each in groups)
 
 
 def only_prints(argv: Sequence[str]) -> bool:
