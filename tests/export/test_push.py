@@ -12,6 +12,7 @@ import torch
 import torchvision
 from conftest import Run, clean_environ, small_run
 from helpers import forked_commands, hub_server
+from helpers.hints import hint_of
 from huggingface_hub import ModelCard
 from PIL import Image
 from timm.data.config import resolve_data_config
@@ -38,7 +39,7 @@ def test_timm_and_this_project_read_what_was_pushed(
         environ = {"HF_TOKEN": hub_server.TOKEN, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
         offline = run("export", "checkpoint=r", "push=hf://me/net", code=1, **environ, HF_ENDPOINT=DEAD)
         assert "model.safetensors, config.json, README.md, classify.py are in r/export/hub." in offline.stderr
-        folder, line = tmp_path / "r/export/hub", re.search(r"Hint: run `.* -m imagenet_ddp\.(.*)`", offline.stderr)
+        folder, line = tmp_path / "r/export/hub", re.match(r"run `.* -m imagenet_ddp\.(.*)`", hint_of(offline.stderr))
         assert line is not None and hub.requests == []
         written = {path.name: path.read_bytes() for path in folder.iterdir()}
         pushed = run(*shlex.split(line[1]), code=0, **environ, HF_ENDPOINT=hub.address)

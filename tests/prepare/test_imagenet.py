@@ -111,7 +111,7 @@ def test_existing_folders(fake: FakeImageNet, out: Path):
 
 def test_a_full_disk(fake: FakeImageNet, out: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    assert re.match(r"out must have 1 MiB free, got 0 MiB in .*\. Hint: ", refusal(fake, out))
+    assert "out must have 1 MiB free, got 0 MiB in " in refusal(fake, out)
 
 
 def test_the_ids_are_those_of_the_devkit():

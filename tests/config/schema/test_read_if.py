@@ -18,7 +18,7 @@ from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.schema.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.section import OneOf, typed_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting, without
+from imagenet_ddp.mistakes import Mistake, key_of, setting, without
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.tune import options as tune_options
 
@@ -99,14 +99,14 @@ def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     other = "imagenet" if path in ("prepare.num_workers", "prepare.timeout_s") else "check"
     mode = {"benchmark.num_steps": "loader", "benchmark.repeats": "profile"}.get(path, "step")
     first = {"prepare": [f"prepare={other}"], "benchmark": [f"benchmark={mode}"]}.get(verb, [])
-    [message] = refused(verb, [*first, *FALSE.get(path, []), option])
-    assert message.startswith(f"{path}=") and "has no effect" in message
-    assert any(condition.words in message for condition in CONDITIONS[path])
-    # the hint makes it count
-    hint = re.search(r"Hint: set (.+), or leave", message)
-    assert hint
-    others = [each for each in FALSE.get(path, []) if each.partition("=")[0] not in hint[1]]
-    left = refused(verb, [*first, *others, *hint[1].split(), option])
+    [mistake] = mistakes(verb, [*first, *FALSE.get(path, []), option])
+    assert mistake.what.startswith(f"{path}=") and "has no effect" in mistake.what
+    assert any(condition.words in mistake.what for condition in CONDITIONS[path])
+    # the first fix makes it count
+    choose, leave_out = mistake.fixes
+    assert leave_out.without == (path,)
+    others = [each for each in FALSE.get(path, []) if key_of(each) not in map(key_of, choose.options)]
+    left = refused(verb, [*first, *others, *choose.options, option])
     assert not [text for text in left if text.startswith(f"{path}=")]
     # as part of a recipe, or unset, it is no mistake
     assert not refused(verb, [*first, *FALSE.get(path, [])])

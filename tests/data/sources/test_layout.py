@@ -1,7 +1,6 @@
 """Which folders are the splits, whatever they are called, and what is refused, from outside: by the checks that every
 command makes before it begins."""
 
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import implied
+from imagenet_ddp.mistakes import Mistake
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,12 @@ def options(root: str, typed: dict[str, Any]) -> FolderData:
     return to_config({"name": "imagefolder", "root": root, **typed}, FolderData)
 
 
+def found(root: str, verb: str, typed: dict[str, Any]) -> list[Mistake]:
+    return inspect(options(root, typed), 0, verb=verb)[0]
+
+
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:
-    return list(map(str, inspect(options(root, typed), 0, verb=verb)[0]))
+    return list(map(str, found(root, verb, typed)))
 
 
 def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:
@@ -85,17 +89,15 @@ def test_class_folders_are_scored_whole(tmp_path: Path):
         (["p/p/train", "p/p/val"], "p", {}),
     ],
 )
-def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: dict[str, Any]):
-    """If the command is refused, its hints, typed together, are accepted."""
+def test_what_the_fixes_say_works(verb: str, made: list[str], root: str, typed: dict[str, Any]):
+    """If the command is refused, its first fixes, typed together, are accepted."""
     make(*made)
-    found = mistakes(root, verb, **typed)
-    assert found or verb == "evaluate"
+    refused = found(root, verb, typed)
+    assert refused or verb == "evaluate"
     keys: dict[str, Any] = {**typed}
-    for text in found:
-        hint = text.partition("Hint: set ")[2].split(";")[0].split(", whose")[0]
-        for option in shlex.split(hint.rstrip(".").strip("`").rstrip("`")):
-            key, _, value = option.removeprefix("data.").partition("=")
-            keys[key] = {"null": None}.get(value, float(value) if key == "val_fraction" and value != "null" else value)
+    for option in (option for mistake in refused for option in mistake.fixes[0].options):
+        key, _, value = option.removeprefix("data.").partition("=")
+        keys[key] = {"null": None}.get(value, float(value) if key == "val_fraction" and value != "null" else value)
     root = keys.pop("root", root)
     assert mistakes(root, verb, **keys) == []
 
