@@ -10,7 +10,7 @@ from conftest import ROOT, Run, clean_environ
 
 from imagenet_ddp import submit
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.submit import Plan
+from imagenet_ddp.submit import Submission
 
 CPU = "trainer.accelerator=cpu"
 NAME = " --job-name=shapes_resnet18"
@@ -24,7 +24,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def read(*argv: str, **environ: str) -> Plan:
+def read(*argv: str, **environ: str) -> Submission:
     return submit.read(argv, clean_environ(**environ))
 
 

@@ -37,7 +37,7 @@ CPUS_PER_DEVICE = 8  # where data.num_workers is auto
 
 
 @dataclass(frozen=True)
-class Plan:
+class Submission:
     command: list[str]
     note: str | None
     now: bool
@@ -55,8 +55,8 @@ def main() -> None:
             sys.exit(subprocess.run(plan.command, env=environ, stdin=subprocess.DEVNULL).returncode)
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan. Raises ConfigError with every mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
+    """Return the job to submit. Raises ConfigError with every mistake."""
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in without_local_rank(argv) if token not in own]
     submit, found = _validate(parse.composed, "submit", own)
@@ -77,7 +77,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
         note = f"trainer.devices is not set, so one {what} per node is requested. Hint: set trainer.devices=8."
-    return Plan([*_sbatch(request, options), *typed], note, options.now)
+    return Submission([*_sbatch(request, options), *typed], note, options.now)
 
 
 def _validate(read: Callable[..., parse.Request], *given: Any) -> tuple[parse.Request | None, list[Mistake]]:

@@ -8,7 +8,7 @@ import yaml
 
 from imagenet_ddp.config.schema.commands import TuneOptions
 from imagenet_ddp.runs.signals import Signals
-from imagenet_ddp.tune.options import Plan
+from imagenet_ddp.tune.options import StudyPlan
 from imagenet_ddp.tune.search_space import read
 
 
@@ -18,7 +18,7 @@ def test_the_options_of_a_trial_are_those_of_its_values(tmp_path: Path) -> None:
 
     (parameter, *_), mistakes = read({"optim": {"momentum": {"low": 0.1, "high": 0.9}}}, [])
     assert not mistakes
-    plan = Plan((), (), TuneOptions(), 0, False, (parameter,), (), tmp_path)
+    plan = StudyPlan((), (), TuneOptions(), 0, False, (parameter,), (), tmp_path)
     attributes = {NUMBER: 0, OPTIONS: ["model._target_=os.system"]}
     Study(plan, Signals())._study.enqueue_trial({"optim.momentum": 0.5}, user_attrs=attributes)
     assert Study(plan, Signals()).next_trial() == (0, ("optim.momentum=0.5",))
@@ -32,7 +32,7 @@ def test_the_best_trial_tells_nobody_to_type_stored_options(
     from imagenet_ddp.tune.study import NUMBER, OPTIONS, Study
 
     (parameter, *_), _ = read({"optim": {"momentum": {"low": 0.1, "high": 0.9}}}, [])
-    study = Study(Plan((), (), TuneOptions(), 0, False, (parameter,), (), tmp_path), Signals())
+    study = Study(StudyPlan((), (), TuneOptions(), 0, False, (parameter,), (), tmp_path), Signals())
     key, attributes = "optim.momentum", {NUMBER: 0, OPTIONS: ["model._target_=os.system", "name=\x1b[2J"]}
     known = {key: parameter.distribution if value == 0.5 else optuna.distributions.CategoricalDistribution([value])}
     trial = optuna.trial.create_trial(params={key: value}, distributions=known, value=0.9, user_attrs=attributes)

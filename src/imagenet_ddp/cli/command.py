@@ -120,8 +120,7 @@ def _whole(request: Request) -> DictConfig:
 
 
 def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, str]], T]) -> T:
-    """Return the plan that `read` makes from argv. If Hydra only prints something (--help, --cfg), let it print and
-    exit."""
+    """Return what `read` makes of argv. If Hydra only prints something (--help, --cfg), let it print and exit."""
     if only_prints(argv):
         request(verb, argv)
     return read(argv, os.environ)

@@ -16,7 +16,7 @@ from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 from imagenet_ddp.system.text import first_line
-from imagenet_ddp.tune.options import Plan, read
+from imagenet_ddp.tune.options import StudyPlan, read
 from imagenet_ddp.tune.search_space import as_overrides
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit(code)
 
 
-def _run(plan: Plan, signals: Signals) -> int:
+def _run(plan: StudyPlan, signals: Signals) -> int:
     # imported here because they need Optuna, but --help does not
     from optuna.exceptions import StorageInternalError
 

@@ -1,4 +1,4 @@
-"""Turn the command line of tune into a plan, or report all of its mistakes at once. Does not import torch."""
+"""Turn the command line of tune into a study, or report all of its mistakes at once. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ SPACES = ("sgd", "adamw")  # the optimizers that have a search space of their na
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     argv: tuple[str, ...]  # without hydra.run.dir
     train_argv: tuple[str, ...]  # the part of argv that is passed to train
     options: TuneOptions
@@ -40,9 +40,9 @@ class Plan:
     folder: Path  # absolute
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan, and create the folder of a new study. argv: as returned by as_overrides. A study that
-    is in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> StudyPlan:
+    """Return the study to run; make its folder if it is new, else the study there is continued. argv: as returned by
+    as_overrides. Raises ConfigError with every mistake."""
     request = parse.composed("tune", argv)
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.config.optim
@@ -79,7 +79,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     folder = _folder(Path(request.hydra.run.dir).absolute(), train_argv, {each.key: each.entry for each in parameters},
                      is_given=request.names_folder)  # fmt: skip
     requeue = request.names_folder and config.cluster.requeue
-    return Plan(tuple(argv), tuple(train_argv), options, config.seed, requeue, tuple(parameters), tuple(slots), folder)
+    return StudyPlan(
+        tuple(argv), tuple(train_argv), options, config.seed, requeue, tuple(parameters), tuple(slots), folder
+    )
 
 
 def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_given: bool) -> Path:

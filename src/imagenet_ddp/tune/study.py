@@ -26,7 +26,7 @@ from imagenet_ddp.system import console
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.seeding import hash_seed
 from imagenet_ddp.system.text import count_noun, duration, first_line
-from imagenet_ddp.tune.options import Plan
+from imagenet_ddp.tune.options import StudyPlan
 from imagenet_ddp.tune.trials import Trial
 
 POLL_S = 0.2
@@ -43,7 +43,7 @@ def say(text: str, *, whole: bool = False) -> None:
 class Study:
     """An Optuna study in study.db. Raises ConfigError if study.db cannot be read as a study."""
 
-    def __init__(self, plan: Plan, signals: Signals):
+    def __init__(self, plan: StudyPlan, signals: Signals):
         self.plan, self.options, self.signals = plan, plan.options, signals
         self.running: list[Trial] = []
         self.num_failed = 0  # number of trials that failed in a row
