@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lightning.pytorch as L
+from torch import nn
 
 from imagenet_ddp.callbacks.run_files import BadImagesList
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.curation.unknown import file_of
+from imagenet_ddp.curation.unknown import Reference, file_of
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.errors import ConfigError
@@ -60,10 +61,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     with of_size(config.model, trained.weights, trained.origin):
         module = build.make_module(plan, classes, num_images)
     load_weights(module.net, trained.weights, trained.origin)
-    reference, no_reference = find_reference(config, trained, module.net, job.checkpoint)
-    if reference is not None and plan.num_own_devices > 1:
-        reference, no_reference = None, "strategy=dp shares a batch among several devices"
-    no_reference = no_reference if job.checkpoint is not None and file_of(job.checkpoint).exists() else ""
+    reference, no_reference = _find_reference(job, plan, trained, module.net)
     layer = None if reference is None else module.net.get_submodule(head_names(module.net, len(classes))[0])
     if config.classes == "subset":
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
@@ -126,6 +124,14 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.close()
     destroy_process_group()
     return metrics[f"val/{task.score.name}"]
+
+
+def _find_reference(job: Job, plan: Plan, trained: TrainedModel, net: nn.Module) -> tuple[Reference | None, str]:
+    """Return (the reference that tells unknown images, ""), or (None, why the one that the run has cannot be used)."""
+    found, reason = find_reference(plan.config, trained, net, job.checkpoint)
+    if found is not None and plan.num_own_devices > 1:
+        found, reason = None, "strategy=dp shares a batch among several devices"
+    return found, reason if job.checkpoint is not None and file_of(job.checkpoint).exists() else ""
 
 
 def _refuse_auroc(metric_names: Sequence[str], num_classes: int) -> None:
