@@ -17,6 +17,7 @@ from PIL import ExifTags, Image
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import check, pack
 from imagenet_ddp.prepare import options as prepare_options
 
@@ -143,6 +144,29 @@ def test_all_that_can_be_wrong(
         ("4", "006.jpg", "cat", "train", "keep"), ("4", "006 (2).jpg", "cat", "train", "remove"),
     ]  # fmt: skip
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in printed
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_class_without_images_is_a_fault(
+    is_split: bool, done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Which the check lists with all others, and training refuses; without any image there is nothing to check."""
+    if not is_split:  # data.root contains the class folders
+        pets = (pets / "train").rename(tmp_path / "all")
+    folder = pets / "train" if is_split else pets
+    (folder / "wolf").mkdir()
+    (folder / "cat" / "000.jpg").write_bytes(b"no image")
+    options = ["data=imagefolder", f"data.root={pets}", "out=report"]
+    fault = "must contain images, but 1 of 4 contains none: wolf. Hint: add images, or remove the folder"
+    assert done("prepare=check", *options) == 1
+    first, *others = capsys.readouterr().out.partition("What to mend first:\n")[2].splitlines()
+    assert fault in first and any("cannot be read" in line for line in others)
+    with pytest.raises(ConfigError, match=fault):
+        done("prepare=pack", *options)
+    for path in folder.rglob("*.jpg"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="must contain images"):
+        done("prepare=check", *options)
 
 
 def test_what_is_not_used_of_an_image_is_counted(tmp_path: Path):

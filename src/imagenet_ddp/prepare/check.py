@@ -72,7 +72,7 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    source = open_source(data, config.seed, found=plan.scan)
+    source = open_source(data, config.seed, verb="check", found=plan.scan)
     layout = summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}
     write = partial(print_message, stream=sys.stdout)

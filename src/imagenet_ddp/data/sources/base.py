@@ -89,7 +89,7 @@ class Source:
     labels: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences for the start of the log
     digest: str = ""  # hash of the images' names and order, which must be equal on all ranks
-    doubts: list[str] = field(default_factory=list)  # sentences about what training accepts, but hardly anyone wants
+    doubts: list[str] = field(default_factory=list)  # sentences about what hardly anyone wants, or what train refuses
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
@@ -215,7 +215,8 @@ class Scan:
 class SourceType(Generic[D]):
     """One value of data.name: how it is recognised, what a look at it finds, and how it is opened.
 
-    verb: train, or evaluate, for which only the validation images are needed.
+    verb: train; evaluate, for which only the validation images are needed; or check, which looks at what train refuses
+    because of a class without images.
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,13 @@ OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the 
 
 @dataclass(frozen=True)
 class Listed:
-    """The images of one folder of class folders. names: of those folders; classes: the same in one Unicode form."""
+    """The images of one folder of class folders. names: of those folders; classes: the same in one Unicode form. empty:
+    what is wrong if some, but not all, of the training classes have no images."""
 
     names: list[str]
     classes: list[str]
     images: FileImages
+    empty: Sequence[Mistake] = ()
 
     @property
     def filled(self) -> list[str]:
@@ -68,7 +70,7 @@ class ImageFolder(SourceType[FolderData]):
         train = val = None
         if need_train or is_share:
             train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
-            found += more
+            found += [*more, *(train.empty if train and verb != "check" else ())]
             if train and is_share:
                 found += wrong_groups(data.groups, train.images, whole=whole)
         if not is_share and (layout.val.is_dir() or not found):
@@ -149,7 +151,8 @@ class ImageFolder(SourceType[FolderData]):
             )
             of_val = " (and its images in val)" if data.val_fraction is None else ""
             hint = f"{heic.hint}add images, or remove the folder{of_val}"
-            return listed, [Mistake(what, ("data.root",), hint=hint)]
+            mistake = Mistake(what, ("data.root",), hint=hint)
+            return (replace(listed, empty=[mistake]), []) if listed.filled else (listed, [mistake])
         if len(empty) == len(classes):
             have = f"have none{heic.words}" if heic.words else "are empty"
             what = f"{where} must contain images, but its class folders {have}"
@@ -174,19 +177,20 @@ class ImageFolder(SourceType[FolderData]):
 
 
 def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
-    notes = [layout.note] if layout.note else []
+    notes, doubts = [layout.note] if layout.note else [], [*map(str, train.empty)] if train else []
     if data.val_fraction is not None and train is not None:
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
         together = read_groups(data.groups, train.images)
         images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold, together)
-        return Source(train.classes, images, held_out, notes=notes, digest=digits)
+        return Source(train.classes, images, held_out, notes=notes, digest=digits, doubts=doubts)
     assert val is not None
     classes = val.classes if train is None else train.classes
     positions = np.array([bisect_left(classes, name) for name in val.classes])
     scored, images = copy(val.images), None if train is None else train.images
     scored.targets = positions[scored.targets]
-    return Source(classes, images, scored, notes=[*notes, *_notes(images, scored)], digest=digest(images, scored))
+    notes += _notes(images, scored)
+    return Source(classes, images, scored, notes=notes, digest=digest(images, scored), doubts=doubts)
 
 
 def _no_classes(

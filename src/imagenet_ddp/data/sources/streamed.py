@@ -154,7 +154,7 @@ def _open(data: StreamedData, verb: str) -> Source:
             raw = Path(folder, FILE).read_bytes()
         manifest = parse_manifest(raw, f"{url}/{FILE}")
         found = missing_features(manifest, url, data, verb)
-        if verb == "train" and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
+        if verb != "evaluate" and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
             found.append(
                 f"data.exif_orientation must be true, because the images in {without_secrets(url)} were turned by "
                 "their EXIF data when they were packed, and photographs that the net is used on later must be, too. "
