@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
@@ -24,13 +25,13 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.files import atomic_path
-from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
+from imagenet_ddp.system.files import atomic_path, exists
+from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, of_text_cell, xlsx_rows
 from imagenet_ddp.system.text import count_noun, percent, printable, shorten_list
 from imagenet_ddp.use.open_predictor import open_predictor
 
 if TYPE_CHECKING:
-    from imagenet_ddp.use.candidates import Candidates
+    from imagenet_ddp.use.candidates import Candidates, Chosen
     from imagenet_ddp.use.predictor import Predictor, Result
 
 Write = Callable[[str, "Result"], None]  # writes the prediction for the image of a path
@@ -46,6 +47,8 @@ def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds
+        if request.config.label_next and request.config.out:
+            _keep_decisions(Path(request.config.out))
         if format_of(request.config.format, request.config.out) == "xlsx" and len(paths) > MOST_ROWS:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
@@ -63,16 +66,35 @@ def main() -> None:
         print_message("Hint: set out=classes.csv for a table with the probabilities.")
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print_message(f"In {config.images}, {words}.")
+    for line in counts.lines:
+        print_message(printable(line))
+
+
+def _keep_decisions(out: Path) -> None:
+    """Raise ConfigError if a list to write has decisions of a person that were not carried out."""
+    try:
+        names = {name: name for name in ("path", "decision")}
+        columns = read_cells(out, names, "out").columns if out.is_file() else {}  # reading a pipe would wait
+    except (ConfigError, OSError):  # it is another file
+        return
+    rows = zip(columns.get("path", ()), columns.get("decision", ()), strict=False)
+    # an image that has got a class is not there any more
+    if number := sum(bool(decision.strip()) and exists(of_text_cell(path)) for path, decision in rows):
+        what = f"out must not be a list to be carried out, but {out} has {count_noun(number, 'decision')}"
+        fix = setting("out=FILE.csv", aim="to another file")
+        raise ConfigError(Mistake(what, ("out",), (fix,), "have them carried out first (prepare=relabel)"))
 
 
 @dataclass
 class Counts:
-    """Numbers of images. unknown: None without a reference. chosen: to label next; None without label_next. of_label:
-    of those that are known, by their predicted class; empty if images have several labels."""
+    """Numbers of images. unknown: None without a reference. chosen: to label next; None without label_next. lines: to
+    print at the end about those. of_label: of those that are known, by their predicted class; empty if images have
+    several labels."""
 
     unreadable: int = 0
     unknown: int | None = None
     chosen: int | None = None
+    lines: Sequence[str] = ()
     of_label: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, result: "Result", labels: Sequence[str], *, has_several: bool) -> None:
@@ -88,7 +110,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
-    from imagenet_ddp.use.candidates import Candidates
+    from imagenet_ddp.use.candidates import Candidates, about, next_step
     from imagenet_ddp.use.predictor import read_in_order
 
     top_k = min(config.top_k if config.label_next is None else 2, len(predictor.classes))
@@ -117,7 +139,10 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
             if progress is not None:
                 progress.add(len(images))
         if candidates is not None and config.label_next is not None:
-            counts.chosen = _write_chosen(candidates, config.label_next, output)
+            chosen = candidates.choose(config.label_next)
+            _write_chosen(candidates, chosen, output)
+            num_read = len(paths) - counts.unreadable
+            counts.chosen, counts.lines = len(chosen), [*about(chosen, num_read, config), *next_step(chosen, config)]
     return counts
 
 
@@ -151,13 +176,13 @@ def _open_output(config: PredictConfig, stack: ExitStack) -> Output:
     return Output(csv_rows(stream, config.csv_delimiter, has_bom=path is not None), stream, True, path)
 
 
-def _write_chosen(candidates: "Candidates", count: int, output: Output) -> int:
-    """Write the images to label next, and, beside a file, a sheet with their pictures. Return how many."""
+def _write_chosen(candidates: "Candidates", chosen: Sequence["Chosen"], output: Output) -> None:
+    """Write the images to label next, and, beside a file, a sheet with their pictures."""
     from imagenet_ddp.use.candidates import HEADER
 
-    chosen = candidates.choose(count)
     rows = [
-        (rank, each.path, each.label, output.number(each.probability), each.why) for rank, each in enumerate(chosen, 1)
+        (rank, each.path, each.suggested, output.number(each.probability), each.why, "")
+        for rank, each in enumerate(chosen, 1)
     ]
     if output.write_row is None:
         for row in rows:
@@ -165,13 +190,10 @@ def _write_chosen(candidates: "Candidates", count: int, output: Output) -> int:
     else:
         for row in (HEADER, *rows):
             output.write_row(row)
-    if output.path is None:
-        print_message("Hint: set out=FILE.csv for a sheet with the pictures, too.")
-    else:
+    if output.path is not None:
         sheet = output.path.with_name(f"{output.path.stem}_sheet.png")
         if candidates.write_sheet(sheet, chosen):
             print_message(f"Pictures of the images to label next: {printable(str(sheet))}")
-    return len(chosen)
 
 
 def _is_for_people(config: PredictConfig) -> bool:

@@ -96,7 +96,7 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
     printed = capsys.readouterr().out
     assert "3 labels changed: chat to dog 1, chat to été 1, dog to été 1; 1 label kept." in printed
     assert "type the check again: it ends with the command that trains" in printed
-    assert "1 file got the old class in the name" in printed and "train/dog/1-chat.jpg" in printed
+    assert "1 file got the old folder in the name" in printed and "train/dog/1-chat.jpg" in printed
 
     prepare(*FOLDER)
     assert (
@@ -207,10 +207,14 @@ def test_a_list_is_applied_in_parts():
     assert files("pets") == there
 
 
+@pytest.mark.parametrize("then", [(), ("undo=true",)])
 @pytest.mark.parametrize("undo", [(), ("undo=true",)])
 @pytest.mark.parametrize("how", ["between two files", "between two names of a file"])
-def test_an_interrupted_command_goes_on(how: str, undo: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
-    """Its other images are moved by the same command, although class folders may be empty in between."""
+def test_an_interrupted_command_goes_on(
+    how: str, undo: tuple[str, ...], then: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """Its other images are moved by the same command, although class folders may be empty in between, or its images are
+    moved back by the other one."""
     for path in Path("pets/train").rglob("*.jpg"):
         if path.name != "1.jpg":
             path.unlink()
@@ -240,9 +244,9 @@ def test_an_interrupted_command_goes_on(how: str, undo: tuple[str, ...], monkeyp
         with pytest.raises(KeyboardInterrupt):
             prepare(*FOLDER, *undo)
     assert files("pets") not in (there, after)
-    prepare(*FOLDER, *undo)
-    assert files("pets") == (there if undo else after)
-    if not undo:
+    prepare(*FOLDER, *then)
+    assert files("pets") == (there if then else after)
+    if not then:
         prepare(*FOLDER, "undo=true")
     assert files("pets") == there
 
@@ -356,6 +360,138 @@ def test_another_file_is_no_record(text: str):
     assert "list.undo.json must be what prepare=relabel wrote about class folders, but" in message
 
 
+INBOX = (*FOLDER, "unlabelled=inbox")
+
+
+@pytest.fixture
+def inbox() -> dict[str, str]:
+    """Images without labels; their paths, and those of the pets, with what they contain."""
+    for name in (*NAMES, "a.jpg", "b.jpg"):
+        path = Path("inbox", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(ascii(str(path)), encoding="utf-8")
+    return files("pets") | files("inbox")
+
+
+@pytest.mark.parametrize("root", ["pets", "animals"])
+@pytest.mark.parametrize("typed", ["inbox", "./pets/../inbox", "{here}/inbox"])
+def test_unlabelled_images_get_a_class(
+    root: str, typed: str, inbox: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """They are moved into the class folders of the training images, over no other file, and back."""
+    train = "pets/train"
+    if root == "animals":  # contains the class folders itself
+        train = str(Path(train).rename(root))
+        inbox = files(root) | files("inbox")
+    folder = typed.replace("{here}", str(tmp_path))
+    options = ("data=imagefolder", f"data.root={root}", f"unlabelled={folder}")
+    decide(
+        (f"{folder}/1.jpg", "", "dog", "move"),  # dog has one of this name
+        (f"{folder}/2024/a b.jpg", "", "chat", "e\u0301te\u0301"),
+        (f"{folder}/a.jpg", "", "dog", "Move"),
+        (f"{folder}/caf\udce9.jpg", "", "dog", "dog"),
+        ("b.jpg", "", "dog", "remove"),
+        (f"{folder}/2.jpg", "", "chat", ""),
+        (f"{train}/chat/1.jpg", "chat", "dog", "été"),
+    )
+    moves = {
+        "inbox/1.jpg": f"{train}/dog/1-inbox.jpg",
+        "inbox/2024/a b.jpg": f"{train}/été/2024/a b-inbox.jpg",
+        "inbox/a.jpg": f"{train}/dog/a.jpg",
+        "inbox/caf\udce9.jpg": f"{train}/dog/caf\udce9-inbox.jpg",
+        "inbox/b.jpg": "removed/b.jpg",
+        f"{train}/chat/1.jpg": f"{train}/été/1-chat.jpg",
+    }
+    for _ in range(2):
+        prepare(*options)
+        after = files(root) | files("inbox") | files("removed")
+        assert after == {moves.get(path, path): text for path, text in inbox.items()}
+    printed = capsys.readouterr().out
+    assert (
+        "4 images moved into the class folders: dog 3, été 1; 1 image moved to removed; 1 label changed: chat to été 1."
+        in printed
+    )
+    assert "0 labels changed; 6 decisions carried out before." in printed
+    prepare(*options, "undo=true")
+    assert "5 images moved back; 1 label changed back." in capsys.readouterr().out
+    assert files(root) | files("inbox") == inbox and not Path("removed").exists()
+
+
+def test_a_further_class_needs_its_folder(inbox: dict[str, str], capsys: pytest.CaptureFixture[str]):
+    """A class that is misspelt is none; train would refuse its folder while it is empty."""
+    decide(("inbox/a.jpg", "", "dog", "wolf"))
+    [message] = refused(*INBOX)
+    assert "row 2 (wolf)" in message and "make the folder of a further class beside theirs first" in message
+    for name in ("wolf", "bear"):
+        Path("pets/train", name).mkdir()
+    prepare(*INBOX)
+    assert Path("pets/train/wolf/a.jpg").is_file()
+    assert "note: there is no training image of bear; add some, or remove the class" in capsys.readouterr().out
+    prepare(*INBOX, "undo=true")
+    assert files("pets") | files("inbox") == inbox
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.jpg", "outside.jpg", "/etc/passwd", "inbox/../outside.jpg", "inbox", "", "inbox/.hidden.jpg",
+             "inbox/linked/outside.jpg", "inbox/notes.txt"],
+)  # fmt: skip
+def test_a_list_of_a_stranger_moves_only_images_of_the_folder(path: str, inbox: dict[str, str], tmp_path: Path):
+    for name in (".hidden.jpg", "notes.txt"):
+        Path("inbox", name).write_text("x", encoding="utf-8")
+    Path("inbox/linked").symlink_to(tmp_path)
+    decide((path, "", "dog", "move"))
+    [message] = refused(*INBOX)
+    assert "path must name an image of the data or of unlabelled, but does not in 1 row" in message
+
+
+def test_without_unlabelled_no_other_image_is_moved(inbox: dict[str, str]):
+    decide(("inbox/a.jpg", "", "dog", "move"))
+    [message] = refused(*FOLDER)
+    assert "path must name an image of the data, but" in message and "or set unlabelled=FOLDER to the folder" in message
+    prepare(*INBOX)
+    [message] = refused(*FOLDER, "undo=true")
+    assert "must be of images in pets, but 1 is not" in message and "set unlabelled=FOLDER" in message
+
+
+@pytest.mark.parametrize("change", ["{here}/outside.jpg", "{here}/inbox/../outside.jpg", "{here}/inbox/linked/x.jpg"])
+def test_a_record_of_a_stranger_moves_only_images_of_the_folder(change: str, inbox: dict[str, str], tmp_path: Path):
+    Path("inbox/linked").symlink_to(tmp_path)
+    change = change.replace("{here}", str(tmp_path))
+    Path("list.undo.json").write_text(
+        f'{{"kind": "class folders", "changes": [["x", "{change}", "train/dog/1.jpg", "x"]], "folders": []}}',
+        encoding="utf-8",
+    )
+    decide(*EXAMPLE)
+    for undo in ((), ("undo=true",)):
+        [message] = refused(*INBOX, *undo)
+        assert "the changes of labels must be of images in pets, but 1 is not" in message
+
+
+@pytest.mark.parametrize("path", ["inbox/a.jpg", "pets/train/chat/1.jpg"])
+def test_another_image_of_a_moved_one_s_name(path: str, inbox: dict[str, str]):
+    """It must not be taken for the moved one, whose way back it blocks."""
+    decide((path, "", "dog", "move"))
+    prepare(*INBOX)
+    Path(path).write_text("another", encoding="utf-8")
+    [message] = refused(*INBOX)
+    assert "path must not be that of an earlier image" in message and f"row 2 ({path})" in message
+    [message] = refused(*INBOX, "undo=true")
+    assert "nothing is overwritten, but 1 is there already" in message
+
+
+def test_no_image_is_removed_into_the_unlabelled_ones(inbox: dict[str, str]):
+    decide(("inbox/a.jpg", "", "", "remove"))
+    Path("list.csv").rename("inbox/list.csv")
+    [message] = refused(*INBOX, "decisions=inbox/list.csv")
+    assert "decisions must be a file outside unlabelled (inbox) for remove" in message
+
+
+def test_an_image_without_a_label_cannot_keep_it(inbox: dict[str, str]):
+    decide(("inbox/a.jpg", "", "dog", "keep"), ("inbox/b.jpg", "", "dog", "yes"))
+    [message] = refused(*INBOX)
+    assert "in 2 rows: row 2 (keep), row 3 (yes, close to move)" in message
+
+
 def test_a_class_that_is_called_move():
     """The word must not be taken for the other meaning."""
     Path("pets/train/dog").rename("pets/train/move")
@@ -371,7 +507,7 @@ def test_a_class_that_is_called_move():
 def test_a_class_without_images_is_said(capsys: pytest.CaptureFixture[str]):
     decide(*((f"pets/train/chat/{name}", "chat", "dog", "move") for name in NAMES))
     prepare(*FOLDER)
-    assert "note: no training image is left of chat;" in capsys.readouterr().out
+    assert "note: there is no training image of chat;" in capsys.readouterr().out
     prepare(*FOLDER, "undo=true")  # although train would refuse the data now
     assert len([*Path("pets/train/chat").rglob("*.jpg")]) == len(NAMES)
 
@@ -429,6 +565,8 @@ OPTIONS = {
     ("data=table", "data.root=pets.csv", "data.labels=several", "loss.name=bce"): "with data.labels=several",
     (*FOLDER, "decisions=gone.csv"): "decisions must be the list with your decisions, a CSV file, but gone.csv",
     (*FOLDER, "undo=true"): "undo=true needs list.undo.json",
+    (*FOLDER, "unlabelled=gone"): "unlabelled must be a folder, got gone",
+    (*TABLE, "unlabelled=pets"): "unlabelled must be null for data=table, whose images have one row each. Hint: leave",
     FOLDER: "list.csv must have a decision in at least one row",
 }
 

@@ -4,13 +4,14 @@ import csv
 import io
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run, clean_environ
+from conftest import SMALL, Run, clean_environ
 from helpers import forked_commands
 from PIL import Image
 
@@ -22,6 +23,7 @@ from imagenet_ddp.curation.unknown import read, write
 from imagenet_ddp.export.write_and_compare import export
 from imagenet_ddp.launch.stored_config import from_checkpoint
 from imagenet_ddp.report import page
+from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.use.exported_predictor import open_exported
 
 
@@ -146,15 +148,56 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
     said = run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.csv", code=0).stderr
     assert re.search(r"^2 to next\.csv, of \d+ images, 1 unreadable, \d+ unknown$", said, re.MULTILINE)
     rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
-    assert list(rows[0]) == ["rank", "path", "class", "probability", "why"]
+    assert list(rows[0]) == ["rank", "path", "suggested", "probability", "why", "decision"]
     assert [row["rank"] for row in rows] == ["1", "2"] and all(row["why"] for row in rows)
     with Image.open(tmp_path / "next_sheet.png") as sheet:
         assert sheet.width > 2 * 90
     result = run("predict", f"checkpoint={known}", "images=new", "label_next=100", "format=jsonl", code=0)
     listed = [json.loads(line)["path"] for line in result.stdout.splitlines()]
     assert 2 <= len(listed) < 12
+    left = f"near-copies are left out ({count_noun(12 - len(listed), 'image')})"
+    assert f"There are fewer than label_next=100, because {left}.\n" in result.stderr
     assert len({f"new/{first.parent.name}/{name}" for name in ("copy.jpg", first.name)} & {*listed}) <= 1
-    assert "set out=FILE.csv" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last == "Hint: set out=FILE.csv for a list to write the classes into, and a sheet with the pictures."
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize("is_split", [False, True])
+def test_the_list_is_carried_out(is_split: bool, known: Path, run: Run, tree: Path, tmp_path: Path) -> None:
+    """By the command of the last line: training sees the images that got a class, and undo gives back every byte."""
+    shutil.copytree(tree if is_split else tree / "train", tmp_path / "my pets")
+    shutil.copytree(tree / "val", tmp_path / "in box")
+    before = contents(tmp_path / "my pets"), contents(tmp_path / "in box")
+    options = [f"checkpoint={known}", "images=in box/**/*.jpg", "label_next=2", "out=next.csv", "data.root=my pets"]
+    last = run("predict", *options, code=0).stderr.splitlines()[-1]
+    _, *words = shlex.split(last.partition(" -m ")[2])
+    rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
+    rows[0]["decision"], rows[1]["decision"] = "move", "owl"
+    with (tmp_path / "next.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(rows)
+    said = " ".join(run("predict", *options, code=2).stderr.split())
+    assert "out must not be a list to be carried out, but next.csv has 2 decisions" in said
+    assert run("prepare", *words, code=0).stdout.startswith("2 images moved into the class folders: ")
+    after = contents(tmp_path / "my pets"), contents(tmp_path / "in box")
+    assert [len(each) for each in after] == [len(before[0]) + 2, len(before[1]) - 2]
+    for row, label in zip(rows, (rows[0]["suggested"], "owl"), strict=True):
+        name = row["path"].partition("/")[2]
+        new = [path for path, content in after[0].items() if content == before[1][name] and path not in before[0]]
+        assert name not in after[1] and [Path(path).parts[is_split] for path in new] == [label]
+    folders = ["data=imagefolder", "data.root=my pets"]
+    run("train", *SMALL, *folders, "trainer.max_epochs=1", "hydra.run.dir=run", code=0)
+    seen = json.loads((tmp_path / "run/summary.json").read_text())
+    assert seen["num_train_images"] + seen["num_val_images"] == len(before[0]) + 2
+    run("predict", *options, code=0)  # what the list decided is done, so another may take its place
+    run("prepare", *words, "undo=true", code=0)
+    assert (contents(tmp_path / "my pets"), contents(tmp_path / "in box")) == before
 
 
 def test_an_exported_file_has_no_features(run: Run, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.table_rows import rows_message
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.prepare.label_changes import Change, Wanted
+from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, printable, shorten_list
 
 COLUMNS = ("path", "label", "suggested", "decision")
 NEEDED = ("path", "decision")
-OTHER_WORDS = {"delete", "del", "rm", "discard", "drop", "trash"}  # by which people mean REMOVE
+# what people mean by other words
+OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"), REMOVE) | {"yes": MOVE, "y": MOVE}
 
 
 @dataclass(frozen=True)
@@ -88,23 +89,30 @@ class Decided:
 
 
 def match(
-    file: Path, decisions: Sequence[Decision], source: Source, base: Path, made: Sequence[Change]
+    file: Path,
+    decisions: Sequence[Decision],
+    source: Source,
+    labels: Labels,
+    made: Sequence[Change],
+    unlabelled: FileImages | None,
 ) -> tuple[Decided, list[str]]:
-    """Return (what is decided, the mistakes). Only images of the source are found, whatever the paths of the list are.
-    base: folder to which the paths in `made`, the changes of earlier commands, are relative."""
-    splits = [images for images in source.splits.values() if isinstance(images, FileImages)]
-    bases = dict.fromkeys((Path.cwd(), base.absolute(), *(images.folder.absolute() for images in splits)))
+    """Return (what is decided, the mistakes). Only images of the source and unlabelled ones are found, whatever the
+    paths of the list are. made: the changes of earlier commands."""
+    base, splits = labels.base, [images for images in source.splits.values() if isinstance(images, FileImages)]
+    others = [unlabelled] if unlabelled is not None else []
+    folders = [images.folder.absolute() for images in (*others, *splits)]
+    bases = dict.fromkeys((Path.cwd(), base.absolute(), *folders))
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
     named = {key for of_row in keys for key in of_row}
     changes = {_key(base.absolute() / each.image): each for each in made}
     places = {
         key: (images, index)
-        for images in splits
+        for images in (*others, *splits)  # an image of the data in a folder of both has a label
         for index in range(len(images))
         if (key := _key(Path(images.path(index)))) in named
     }
 
-    gone, unknown, stale, redone, several = (list[tuple[int, str]]() for _ in range(5))
+    gone, unknown, stale, redone, several, anew = (list[tuple[int, str]]() for _ in range(6))
     first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
     wanted, num_kept, num_made = list[Wanted](), 0, 0
     for each, of_row in zip(decisions, keys, strict=True):
@@ -112,10 +120,14 @@ def match(
         if key is None:
             gone.append((each.number, each.path))
             continue
-        change = changes.get(key)
-        label = each.label if change else source.classes[int(places[key][0].targets[places[key][1]])]
-        target = each.meaning(label, source.classes)
-        if target is None:
+        change, (images, index) = changes.get(key), places.get(key, (None, 0))
+        label: str | None = each.label
+        if change is None and images is not None:
+            label = None if images is unlabelled else source.classes[int(images.targets[index])]
+        target = each.meaning(label or "", source.classes)
+        if change is not None and images is not None and change.image == change.before:  # which was moved from there
+            anew.append((each.number, each.path))
+        elif target is None:
             unknown.append((each.number, each.text + _close_to(each.text, source.classes)))
         elif first.setdefault(key, (each.number, target))[1] != target:
             several.append((each.number, f"{each.path}, as row {first[key][0]}"))
@@ -129,19 +141,24 @@ def match(
                 )
         elif target == label:
             num_kept += 1
-        elif each.label not in ("", label, source.labels[source.classes.index(label)]):
+        elif label and each.label not in ("", label, source.labels[source.classes.index(label)]):
             stale.append((each.number, f"{each.path} has {label}"))
-        else:
-            wanted.append(Wanted(*places[key], target))
+        elif images is not None:
+            home = images if label else splits[0]  # the training images
+            wanted.append(Wanted(images, index, target, label or "", home.folder))
     return Decided(wanted, num_kept, num_made), [
-        *rows_message(f"{file}: path must name an image of the data, but does not", gone,
-                      "correct those rows, or clear their decision"),
+        *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if others else ''}, but does "
+                      "not", gone,
+                      f"correct those rows, clear their decision{'' if others else f', or {labels.to_add}'}"),
         *rows_message(f"{file}: decision must be keep, move (to the suggested class), remove or the name of one "
-                      "class, but is not", unknown, f"the classes are {printable(class_list(source.classes, 10))}"),
+                      "class, but is not", unknown,
+                      f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
         *rows_message(f"{file}: label must be that of the image, but is not", stale, "make a new list"),
         *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,
                       "undo it first (undo=true)"),
+        *rows_message(f"{file}: path must not be that of an earlier image, which was moved from there, but is", anew,
+                      "give the list another name, which will be undone by itself"),
     ]  # fmt: skip
 
 
@@ -149,7 +166,7 @@ def _close_to(text: str, classes: Sequence[str]) -> str:
     """Return ", close to" and the decision that may be meant by a text without a meaning, or ""."""
     word, words = text.casefold(), (KEEP, MOVE, REMOVE)
     if word in OTHER_WORDS:
-        return f", close to {REMOVE}"
+        return f", close to {OTHER_WORDS[word]}"
     close = [] if word in words else get_close_matches(text, [*classes, *words], 1)
     return f", close to {close[0]}" if close else ""
 

@@ -19,36 +19,39 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 
 class FolderLabels(Labels):
     """Labels that are the names of class folders. root: data.root. removed: folder to which images are moved that
-    shall be removed. Outside of both, nothing is touched."""
+    shall be removed. unlabelled: folder of images that may get a class. Outside of them, nothing is touched."""
 
     kind = "class folders"
+    to_add = "set unlabelled=FOLDER to the folder of images that have no label yet"
+    to_name = "make the folder of a further class beside theirs first"
 
-    def __init__(self, root: Path, removed: Path):
-        self.base, self._real = root, root.resolve()
+    def __init__(self, root: Path, removed: Path, unlabelled: Path | None):
+        self.base, self._real, self._unlabelled = root, root.resolve(), unlabelled
         self._removed = removed.parent.resolve() / removed.name
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
         changes, outside, loose, taken, locked = list[Change](), list[str](), list[str](), list[str](), list[str]()
         names: dict[Path, dict[str, str]] = {}  # split -> class -> its folder, whose Unicode form may differ
         reserved = {_folded(self.base / each.before) for each in made}  # where undo=true moves images back to
-        if self._removed.is_relative_to(self._real) and any(not each.label for each in wanted):
-            what = f"decisions must be a file outside data.root ({self.base}) for remove, which moves images beside it"
-            return [], [Mistake(what, ("decisions", "data.root"), hint="move the list to another folder")]
-        for images, index, label in wanted:
-            path = Path(images.path(index))
-            old, *rest = Path(images.name(index)).parts
-            if images.folder not in names:
-                names[images.folder] = {one_form(name): name for name in reversed(class_folders(images.folder))}
-            target = images.folder / names[images.folder].get(label, label) / Path(*rest)
+        tops = {"data.root": self.base, **({"unlabelled": self._unlabelled} if self._unlabelled else {})}
+        inside = [name for name, top in tops.items() if self._removed.is_relative_to(top.resolve())]
+        if inside and any(not each.label for each in wanted):
+            where = f"{inside[0]} ({tops[inside[0]]})"
+            what = f"decisions must be a file outside {where} for remove, which moves images beside it"
+            return [], [Mistake(what, ("decisions", inside[0]), hint="move the list to another folder")]
+        for images, index, label, own, home in wanted:
+            path, name = Path(images.path(index)), Path(images.name(index))
+            old, *rest = name.parts if own else (images.folder.resolve().name, *name.parts)
+            if home not in names:
+                names[home] = {one_form(name): name for name in reversed(class_folders(home))}
+            target = home / names[home].get(label, label) / Path(*rest)
+            before = os.path.relpath(path, self.base) if own else str(_absolute(path))
             if not label:
-                target = self._removed / os.path.relpath(path, self.base)
+                target = self._removed / (before if own else name)
             # images that are numbered within each class have the same names in all
             if _is_taken(target, reserved):
                 target = target.with_name(f"{target.stem}-{old}{target.suffix}")
-            before, after = (
-                os.path.relpath(path, self.base),
-                os.path.relpath(target, self.base) if label else str(target),
-            )
+            after = os.path.relpath(target, self.base) if label else str(target)
             if not (self._is_inside(before) and self._is_inside(after)):
                 outside.append(before)
             elif path.is_symlink() and (target.parent / path.readlink()).resolve() != path.resolve():
@@ -59,10 +62,10 @@ class FolderLabels(Labels):
                 locked.append(reason)
             reserved.add(_folded(target))
             changes.append(Change(before, before, after, label))
-        where = f"in data.root ({self.base})"
+        where = f"in {' or '.join(f'{name} ({top})' for name, top in tops.items())}"
         return changes, [
             *broken_rule(outside, f"the images to move must lie {where}, also after following links, but {{}} not",
-                         "do", "set data.root to the folder that contains them"),
+                         "do", f"set data.root to the folder that contains them, or {self.to_add}"),
             *broken_rule(loose, "a link to an image must lead to it after the move, too, but {} not", "do",
                          "replace the link by its image, or leave its decision empty"),
             *broken_rule(taken, "nothing is overwritten, but {} there already", "are", "rename those files"),
@@ -77,7 +80,7 @@ class FolderLabels(Labels):
         if foreign:
             return [], [], broken_rule(
                 foreign, f"the changes of labels must be of images in {self.base}, but {{}} not", "are",
-                "use the file that prepare=relabel wrote for this folder",
+                f"use the file that prepare=relabel wrote for this folder, and {self.to_add}, as then",
             )  # fmt: skip
         todo, gone, taken = list[Change](), list[str](), list[str]()
         for each in changes:
@@ -105,7 +108,7 @@ class FolderLabels(Labels):
 
     def notes(self, changes: Sequence[Change]) -> list[str]:
         renamed = [each.after for each in changes if Path(each.before).name != Path(each.after).name]
-        what = f"{count_noun(len(renamed), 'file')} got the old class in the name, because the name was taken"
+        what = f"{count_noun(len(renamed), 'file')} got the old folder in the name, because the name was taken"
         return [f"{what}: {shorten_list(renamed, MAX_NAMED)}"] if renamed else []
 
     def new_folders(self, changes: Sequence[Change]) -> list[str]:
@@ -119,15 +122,21 @@ class FolderLabels(Labels):
                     (self.base / folder).rmdir()
 
     def _is_inside(self, path: str) -> bool:
-        """Return whether a path relative to data.root, or an absolute one of the folder of removed images, stays below
-        it, also through the links of its folders."""
+        """Return whether a path relative to data.root, or an absolute one of the removed or the unlabelled images,
+        stays below it, also through the links of its folders."""
         whole, top = Path(path), self._real
         if whole.is_absolute() and whole.is_relative_to(self._removed):
             top = self._removed.parent
+        elif self._unlabelled is not None and whole.is_relative_to(_absolute(self._unlabelled)):
+            top = self._unlabelled.resolve()
         elif whole.is_absolute() or not whole.parts:
             return False
         is_below = ".." not in whole.parts and "\0" not in path
         return is_below and (self.base / path).parent.resolve().is_relative_to(top)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _folded(path: Path) -> str:

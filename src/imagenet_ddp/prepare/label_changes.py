@@ -13,9 +13,9 @@ MAX_NAMED = 10  # images named in a message
 
 
 class Change(NamedTuple):
-    """image: its path before, relative to data.root, or as the table's row has it. before, after: paths of the file,
-    relative to data.root, or absolute outside of it, or the cells of the label as they are written. label: the class
-    afterwards; "": removed."""
+    """image: its path before, relative to data.root, absolute if it was unlabelled, or as the table's row has it.
+    before, after: paths of the file, relative to data.root, or absolute outside of it, or the cells of the label as
+    they are written. label: the class afterwards; "": removed."""
 
     image: str
     before: str
@@ -23,22 +23,33 @@ class Change(NamedTuple):
     label: str
 
     @property
+    def adds(self) -> bool:
+        """Return whether the image is moved between the unlabelled ones and a class folder."""
+        return self.image in (self.before, self.after) and Path(self.image).is_absolute()
+
+    @property
     def reverse(self) -> "Change":
         return Change(self.image, self.after, self.before, self.label)
 
 
 class Wanted(NamedTuple):
-    """An image, by its position in a split, and the class that it shall get; "": it shall be removed."""
+    """An image, by its position in a split or among the unlabelled images. label: the class that it shall get; "": it
+    shall be removed. old: the class that it has; "": none. home: folder of its class folders."""
 
     images: FileImages
     index: int  # type: ignore[assignment]  # hides tuple.index
     label: str
+    old: str
+    home: Path
 
 
 class Labels:
-    """Where the labels of a data set are stored. kind: words for it. base: folder of the images' paths in a Change."""
+    """Where the labels of a data set are stored. kind: words for it. to_add, to_name: what to do about images that are
+    not of the data, and about a further class. base: folder of the images' paths in a Change."""
 
     kind: str
+    to_add: str
+    to_name: str
     base: Path
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:

@@ -101,6 +101,13 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
         got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
         what = f"prepare=relabel needs class folders or a table, with one label per image, got {got}"
         return [*found, Mistake(what, ("data.name", "data.labels"), (folder, table))]
+    if config.unlabelled is not None and data.name == "table":
+        what = "unlabelled must be null for data=table, whose images have one row each"
+        hint = f"add a row for each image that has got a label to {data.root}"
+        found.append(Mistake(what, ("unlabelled", "data.name"), (without("unlabelled"),), hint))
+    elif config.unlabelled is not None and not Path(config.unlabelled).is_dir():
+        fix = setting("unlabelled=FOLDER", aim="to the folder of images that have no label yet")
+        found.append(must_be("unlabelled", "a folder", describe_path(Path(config.unlabelled)), fix))
     root = Path(data.root or "")
     if data.name == "table" and not (root.is_file() and root.suffix.lower() not in PARQUET):
         found.append(must_be("data.root", "the table of the images, a CSV file", str(data.root), table))

@@ -1,4 +1,5 @@
-"""Run prepare=relabel: apply a person's decisions about images to the class folders or the table, or undo it.
+"""Run prepare=relabel: apply a person's decisions about images to the class folders or the table, or undo it. With
+unlabelled=FOLDER, give a class to images that have none.
 
 The changes are written to a file beside the decisions before the first of them is made, so that the same command goes
 on after an interruption, and undo=true restores everything.
@@ -7,19 +8,20 @@ on after an interruption, and undo=true restores everything.
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from imagenet_ddp.cli.overrides import shell_line
 from imagenet_ddp.config.schema.data import TableData
-from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.base import Names, Source
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.walk import list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.prepare.decisions import match, read_decisions
+from imagenet_ddp.prepare.decisions import Decided, match, read_decisions
 from imagenet_ddp.prepare.folder_labels import FolderLabels
 from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.prepare.options import Plan
@@ -31,26 +33,35 @@ from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_
 
 REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
 NEXT_STEP = "When all lists are done, type the check again: it ends with the command that trains on these images."
+TRAIN_AGAIN = (
+    "To learn from these images, too, train again on data.root; to look for faults among them, check it again."
+)
 MAX_NAMED = 5  # pairs of classes, or images, in a line of the summary
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was changed, or shall be. kind: of Labels. folders: made for it, relative to data.root."""
+    """What was changed, or shall be. kind: of Labels. folders: made for it, relative to data.root. num_made: of the
+    changes, the first that were all made: another image may be where theirs was."""
 
     kind: str
     changes: list[Change] = field(default_factory=list[Change])
     folders: list[str] = field(default_factory=list[str])
+    num_made: int = 0
+
+    def write(self, file: Path, num_made: int) -> None:
+        atomic_write(file, json.dumps(asdict(replace(self, num_made=num_made)), indent=1), sync=True)
 
 
 def run(plan: Plan) -> int:
     """Apply the decisions, or undo it. Return exit code 0. Raises ConfigError before anything is touched, RunError if
     the disk fails."""
     data, file = plan.config.data, Path(str(plan.config.decisions))
+    unlabelled = None if plan.config.unlabelled is None else Path(plan.config.unlabelled)
     labels = (
         TableLabels(data)
         if isinstance(data, TableData)
-        else FolderLabels(Path(str(data.root)), file.with_name(REMOVED))
+        else FolderLabels(Path(str(data.root)), file.with_name(REMOVED), unlabelled)
     )
     record_file = file.with_name(f"{file.stem}.undo.json")
     with disk_errors_as_run_error(Path(str(data.root))):
@@ -58,64 +69,74 @@ def run(plan: Plan) -> int:
         if plan.config.undo:
             _undo(labels, record, record_file)
             return 0
-        _finish(labels, record)
-        _apply(labels, record, file, record_file, open_source(data, plan.config.seed))
+        _finish(labels, record, record_file)
+        source, others = open_source(data, plan.config.seed, verb="check"), None
+        if unlabelled is not None:
+            names = list_folder(unlabelled)[0]
+            others = FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64))
+        _apply(labels, record, file, record_file, source, others)
     print_message(f"Undo it with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
-    print_message(NEXT_STEP, sys.stdout)
+    print_message(NEXT_STEP if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 
 
-def _apply(labels: Labels, record: Record, file: Path, record_file: Path, source: Source) -> None:
+def _apply(
+    labels: Labels, record: Record, file: Path, record_file: Path, source: Source, unlabelled: FileImages | None
+) -> None:
     """Write the changes to the record, then make them."""
-    decided, mistakes = match(file, read_decisions(file), source, labels.base, record.changes)
+    decided, mistakes = match(file, read_decisions(file), source, labels, record.changes, unlabelled)
     changes, more = labels.plan(decided.wanted, record.changes)
     if mistakes or more:
         raise ConfigError([*mistakes, *more])
     if changes:
         folders = [*record.folders, *labels.new_folders(changes)]
-        content = asdict(Record(labels.kind, [*record.changes, *changes], folders))
-        atomic_write(record_file, json.dumps(content, indent=1), sync=True)
+        new = Record(labels.kind, [*record.changes, *changes], folders)
+        new.write(record_file, len(record.changes))
         labels.apply(changes)
-    pairs = Counter((source.classes[images.targets[index]], label) for images, index, label in decided.wanted if label)
-    most = [f"{old} to {new} {number:,}" for (old, new), number in pairs.most_common()]
-    num_labels, num_images = _numbers(changes)
-    parts = [f"{count_noun(num_images, 'image')} moved to {file.with_name(REMOVED)}"] if num_images else []
-    if num_labels or not num_images:
-        parts += [f"{count_noun(num_labels, 'label')} changed{f': {shorten_list(most, MAX_NAMED)}' if most else ''}"]
-    parts += [f"{count_noun(decided.num_kept, 'label')} kept"] if decided.num_kept else []
-    parts += [f"{count_noun(decided.num_made, 'decision')} carried out before"] if decided.num_made else []
-    print_message(f"{printable('; '.join(parts))}.", sys.stdout)
+        new.write(record_file, len(new.changes))
+    print_message(f"{printable(_summary(decided, file.with_name(REMOVED)))}.", sys.stdout)
     for line in (*labels.notes(changes), *_emptied(decided.wanted, source)):
         print_message(f"note: {printable(line)}", sys.stdout)
 
 
+def _summary(decided: Decided, removed: Path) -> str:
+    """Return how many images have got what. removed: folder of those that were removed."""
+    pairs = Counter((each.old, each.label) for each in decided.wanted if each.label and each.old)
+    most = [f"{old} to {new} {number:,}" for (old, new), number in pairs.most_common()]
+    added = Counter(each.label for each in decided.wanted if each.label and not each.old)
+    num_removed = sum(not each.label for each in decided.wanted)
+    each_class = shorten_list([f"{label} {number:,}" for label, number in added.most_common()], MAX_NAMED)
+    parts = [f"{count_noun(added.total(), 'image')} moved into the class folders: {each_class}"] if added else []
+    parts += [f"{count_noun(num_removed, 'image')} moved to {removed}"] if num_removed else []
+    if pairs or not parts:
+        parts += [f"{count_noun(pairs.total(), 'label')} changed{f': {shorten_list(most, MAX_NAMED)}' if most else ''}"]
+    parts += [f"{count_noun(decided.num_kept, 'label')} kept"] if decided.num_kept else []
+    parts += [f"{count_noun(decided.num_made, 'decision')} carried out before"] if decided.num_made else []
+    return "; ".join(parts)
+
+
 def _emptied(wanted: list[Wanted], source: Source) -> list[str]:
-    """Return a sentence about the classes that have no training image any more, which train refuses."""
-    before = source.train.num_of_each(len(source.classes)) if source.train else np.zeros(0)
-    now = before.copy()
-    for images, index, label in wanted:
-        if images is source.train:
-            now[images.targets[index]] -= 1
-            if label:
-                now[source.classes.index(label)] += 1
-    empty = [source.classes[target] for target in np.flatnonzero((before > 0) & (now == 0)).tolist()]
-    what = f"no training image is left of {class_list(empty, MAX_NAMED)}; add some, or remove the class"
+    """Return a sentence about the classes that have no training image, which train refuses."""
+    if source.train is None:
+        return []
+    numbers = Counter(dict(zip(source.classes, source.train.num_of_each(len(source.classes)).tolist(), strict=True)))
+    for each in wanted:
+        if each.images is not source.val:
+            numbers.update({each.label: 1} if each.label else {})
+            numbers.subtract({each.old: 1} if each.old else {})
+    empty = [name for name in source.classes if not numbers[name]]
+    what = f"there is no training image of {class_list(empty, MAX_NAMED)}; add some, or remove the class"
     return [what] if empty else []
 
 
-def _numbers(changes: Sequence[Change]) -> tuple[int, int]:
-    """Return (how many labels are changed, how many images are removed)."""
-    num_labels = sum(bool(each.label) for each in changes)
-    return num_labels, len(changes) - num_labels
-
-
-def _finish(labels: Labels, record: Record) -> None:
+def _finish(labels: Labels, record: Record, record_file: Path) -> None:
     """Make the changes that an interrupted command has left."""
-    todo, _, mistakes = labels.pending(record.changes)
+    todo, _, mistakes = labels.pending(record.changes[record.num_made :])
     if mistakes:
         raise ConfigError(mistakes)
     if todo:
         labels.apply(todo)
+        record.write(record_file, len(record.changes))
         print_message(f"{count_noun(len(todo), 'change')} made that an interrupted command had left.", sys.stdout)
 
 
@@ -131,10 +152,12 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
     todo, gone, mistakes = labels.pending([each.reverse for each in reversed(record.changes)])
     if mistakes:
         raise ConfigError(mistakes)
+    record.write(record_file, 0)
     labels.apply(todo)
     labels.remove(record.folders)
     record_file.unlink()
-    num_labels, num_images = _numbers(todo)
+    num_images = sum(each.adds or not each.label for each in todo)
+    num_labels = len(todo) - num_images
     parts = [f"{count_noun(num_images, 'image')} moved back"] if num_images else []
     parts += [f"{count_noun(num_labels, 'label')} changed back"] if num_labels or not num_images else []
     print_message(f"{'; '.join(parts)}.", sys.stdout)
@@ -152,7 +175,7 @@ def _read(file: Path, kind: str) -> Record:
     content = read_mapping(file, problems)
     try:
         found = Record(str(content["kind"]), [Change(*map(str, each)) for each in content["changes"]],
-                       [*map(str, content["folders"])])  # fmt: skip
+                       [*map(str, content["folders"])], int(content.get("num_made", 0)))  # fmt: skip
     except (KeyError, TypeError, ValueError):
         problems = problems or [f"{file.name} is another file"]
         found = Record("")

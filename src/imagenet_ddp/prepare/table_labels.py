@@ -17,6 +17,8 @@ class TableLabels(Labels):
     """Labels that are a column of a CSV file. data: of the table."""
 
     kind = "a table"
+    to_add = "add a row to the table for each image without a label"
+    to_name = "write a further class into the table"
 
     def __init__(self, data: TableData):
         self._file = Path(str(data.root)).resolve()  # a link to the table stays a link
@@ -25,10 +27,10 @@ class TableLabels(Labels):
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
         text, row_of, column = self._read()
-        removed = [images.name(index) for images, index, label in wanted if not label]
+        removed = [each.images.name(each.index) for each in wanted if not each.label]
         changes, several = list[Change](), list[str]()
-        for images, index, label in wanted:
-            path = images.name(index)
+        for each in wanted:
+            path, label = each.images.name(each.index), each.label
             if len(row_of[path]) > 1:
                 several.append(path)
             like = text.rows[row_of[path][0]][column]

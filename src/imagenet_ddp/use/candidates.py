@@ -1,5 +1,7 @@
 """Collect the predictions for images without labels, and list those that are worth labelling next."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,23 +9,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.data import DataConfig, FolderData
 from imagenet_ddp.curation.label_next import choose
+from imagenet_ddp.curation.wrong_labels import MOVE
 from imagenet_ddp.data.contact_sheet import Line, draw_sheet, drawable, save_sheet
-from imagenet_ddp.system.text import percent
+from imagenet_ddp.data.sources.registry import implied
+from imagenet_ddp.system.table_files import format_of
+from imagenet_ddp.system.text import count_noun, percent
 from imagenet_ddp.use.predictor import Predictor, Result
 
-HEADER = ("rank", "path", "class", "probability", "why")
+# prepare=relabel reads suggested and decision, as in the lists of a check
+HEADER = ("rank", "path", "suggested", "probability", "why", "decision")
+_PLACE = ("train_dir", "val_dir", "val_fraction")  # keys that say where the class folders are
 BETWEEN = 0.3  # difference of the two highest probabilities below which both classes are named
 MOST_TILES = 256  # of the sheet
 
 
 class Chosen(NamedTuple):
-    """An image to label. label: the predicted class."""
+    """An image to label. suggested: the predicted class. label: its name for display. is_known: as in Result."""
 
     path: str
+    suggested: str
     label: str
     probability: float
     why: str
+    is_known: bool | None
 
 
 class Candidates:
@@ -42,13 +54,15 @@ class Candidates:
             self._results.append(result)
 
     def choose(self, count: int) -> list[Chosen]:
-        """Return the images to label, the most useful first: at most `count`."""
+        """Return the images to label, the most useful first, and those last that are like none of the training images:
+        at most `count`."""
         if not self._results:
             return []
         vectors = torch.stack([result.features for result in self._results if result.features is not None]).numpy()
         margins = np.array([_margin(result) for result in self._results])
         found: list[int] = choose(vectors, margins, count).tolist()
-        return [self._described(self._paths[position], self._results[position]) for position in found]
+        chosen = [self._described(self._paths[position], self._results[position]) for position in found]
+        return sorted(chosen, key=lambda each: each.is_known is False)
 
     def _described(self, path: str, result: Result) -> Chosen:
         labels = [self._predictor.labels[index] for index, _ in result.top[:2]]
@@ -57,10 +71,11 @@ class Candidates:
         elif _margin(result) < BETWEEN and len(labels) > 1:
             why = f"between {labels[0]} and {labels[1]}"
         else:
-            why = "unlike those above"
-        return Chosen(path, labels[0], result.top[0][1], why)
+            why = "unlike the others"
+        first, share = result.top[0]
+        return Chosen(path, self._predictor.classes[first], labels[0], share, why, result.is_known)
 
-    def write_sheet(self, path: Path, chosen: list[Chosen]) -> int:
+    def write_sheet(self, path: Path, chosen: Sequence[Chosen]) -> int:
         """Draw the first images in the order of their ranks, as the net sees them. Return how many."""
         read = [(rank, each, self._predictor.read(each.path)) for rank, each in enumerate(chosen[:MOST_TILES], 1)]
         tiles = [(rank, each, image) for rank, each, image in read if isinstance(image, Tensor)]
@@ -74,6 +89,42 @@ class Candidates:
             pixels = torch.stack([image for _, _, image in tiles]).permute(0, 2, 3, 1)
             save_sheet(path, draw_sheet(pixels.contiguous(), captions))
         return len(tiles)
+
+
+def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> list[str]:
+    """Return sentences about the images to label. num_read: images that could be read."""
+    lines = list[str]()
+    if len(chosen) < (config.label_next or 0):
+        rest = num_read - len(chosen)
+        others = f"near-copies are left out ({count_noun(rest, 'image')})" if rest else "no others can be read"
+        lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
+    if num_strange := sum(each.is_known is False for each in chosen):
+        are = "one is" if num_strange == 1 else f"{num_strange:,} are"
+        lines.append(f"At the end of the list, {are} like none of the training images.")
+    return lines
+
+
+def next_step(chosen: Sequence[Chosen], config: PredictConfig) -> list[str]:
+    """Return what to do with the list, ending with the command."""
+    kind, data, folder = format_of(config.format, config.out), config.data, config.images
+    if not config.out:
+        return ["Hint: set out=FILE.csv for a list to write the classes into, and a sheet with the pictures."]
+    if not chosen or kind == "jsonl":
+        return []
+    if not (isinstance(data, FolderData) and data.labels == "one" and data.root and Path(data.root).is_dir()):
+        return ["Give those that show one of the classes their label, and add them to the training images."]
+    if not Path(folder).is_dir():
+        folder = os.path.commonpath([Path(each.path).parent for each in chosen]) or "."
+    bare = DataConfig.of(name=data.name, root=data.root)
+    own, usual, found = ({key: each[key] for key in _PLACE} for each in (data, bare, {**bare, **implied(bare)}))
+    more = [] if own == found else [f"data.{key}={value}" for key, value in own.items() if value != usual[key]]
+    out = str(Path(config.out).with_suffix(".csv")) if kind == "xlsx" else config.out
+    kinds = [f"data={data.name}"] if data.name != "imagefolder" else []
+    options = [*kinds, f"data.root={data.root}", *more, f"unlabelled={folder}", f"decisions={out}"]
+    line = shell_line("prepare", ["prepare=relabel", *map(quoted, options)])
+    save = f", and save the list as {out}" if kind == "xlsx" else ""
+    how = f"Write the class of each image, or {MOVE} for the suggested one, into the column decision{save}."
+    return [how, f"Then move those with a class into its folder: {line}"]
 
 
 def _margin(result: Result) -> float:

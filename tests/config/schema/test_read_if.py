@@ -42,10 +42,11 @@ FALSE = {
 DDP_ONLY = [path for path in CONDITIONS if path.startswith("strategy.") and path != "strategy.first_device_batch"]
 FALSE |= {path: ["strategy=dp"] for path in DDP_ONLY}
 READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": tune_options.read}
+OF_PREPARE = ("archive_dir", "labels", "names", "decisions", "unlabelled", "undo")
 
 
 def command_of(path: str) -> str:
-    verb = "prepare" if path in ("archive_dir", "labels", "names", "decisions", "undo") else path.partition(".")[0]
+    verb = "prepare" if path in OF_PREPARE else path.partition(".")[0]
     return verb if verb in READ else "train"
 
 
@@ -70,7 +71,7 @@ def refused(verb: str, options: list[str]) -> list[str]:
 
 def mistakes(verb: str, options: list[str]) -> list[Mistake]:
     """Return the mistakes in these options of a command. Files are composed once; values are laid over a copy."""
-    choices = [option for option in options if re.match(r"[a-z]+=", option) and not re.match("decisions|undo", option)]
+    choices = [each for each in options if re.match(r"[a-z]+=", each) and key_of(each) not in OF_PREPARE]
     config = pickle.loads(pickle.dumps(composed(verb, *choices)))  # a third of the time of a copy
     for path, _, value in (option.partition("=") for option in options if option not in choices):
         OmegaConf.update(config, path, yaml.safe_load(value))

@@ -151,7 +151,8 @@ class PredictConfig(TrainedConfig):
         int | None,
         integer(1),
         Example("50"),
-        "Write only this many images, those to label next: uncertain, and unlike each other; null: all images.",
+        "Write only this many images, those to label next: uncertain, and unlike each other; null: all images. "
+        "prepare=relabel reads the list.",
     ] = None
 
 
@@ -250,7 +251,7 @@ class PrepareOptions(Section):
         str,
         choice("imagenet", "pack", "import", "check", "relabel"),
         "imagenet: extract ImageNet's archives; pack: write packed images; import: the same, of Parquet or tar files; "
-        "check: decode every image; relabel: correct labels as a list says.",
+        "check: decode every image; relabel: correct labels, or give them, as a list says.",
     ] = MISSING
     num_workers: Annotated[
         Any, AUTO | integer(1), "pack, import, check: number of processes; auto: one per CPU core."
@@ -279,7 +280,14 @@ class PrepareConfig(CommonConfig):
     names: Annotated[
         str | None, Example("FILE"), "import: names of the classes, one per line; null: those in the Parquet files."
     ] = None
-    decisions: Annotated[str | None, "relabel: list of a check with your decisions, CSV."] = None
+    decisions: Annotated[
+        str | None, "relabel: list of a check, or of predict's label_next, with your decisions, CSV."
+    ] = None
+    unlabelled: Annotated[
+        str | None,
+        Example("FOLDER"),
+        "relabel: folder of images without labels, which the list may move into the class folders.",
+    ] = None
     undo: Annotated[bool, "relabel: take the decisions of the list back."] = False
     out: Annotated[str | None, "Folder to write."] = None
 

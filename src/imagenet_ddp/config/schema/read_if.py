@@ -112,7 +112,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("prepare", "quality", _PACK, _one_of("prepare.form", "jpeg")),
     "archive_dir": (_one_of("prepare.name", "imagenet", "import"),),
     **dict.fromkeys(("labels", "names"), (_one_of("prepare.name", "import"),)),
-    **dict.fromkeys(("decisions", "undo"), (_one_of("prepare.name", "relabel"),)),
+    **dict.fromkeys(("decisions", "unlabelled", "undo"), (_one_of("prepare.name", "relabel"),)),
     **_of("benchmark", "num_images", _one_of("benchmark.name", "loader", "train")),
     **_of("benchmark", "num_workers short_side quality", _one_of("benchmark.name", "loader")),
     **_of("benchmark", "num_steps", _one_of("benchmark.name", "step", "train", "profile")),

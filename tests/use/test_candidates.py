@@ -1,0 +1,88 @@
+"""The list of images to label next: its order, what is said of it, and the command that carries it out."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.mistakes import key_of
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.use.candidates import Candidates, Chosen, about, next_step
+from imagenet_ddp.use.predictor import Predictor, Result
+
+CLASSES = ["n1", "n2", "n3"]
+
+
+def chosen(*is_known: bool | None) -> list[Chosen]:
+    """Return what is chosen of images that are unlike each other."""
+    predictor: Any = Predictor(CLASSES, ["cat", "dog", "owl"], None, None, torch.device("cpu"))  # type: ignore[arg-type]
+    candidates = Candidates(predictor)
+    for number, each in enumerate(is_known):
+        vector = torch.from_numpy(np.eye(len(is_known), dtype=np.float32)[number])
+        candidates.add(f"new/{number}.jpg", Result([(1, 0.9), (0, 0.1)], "", 0.0, each, vector))
+    return candidates.choose(len(is_known))
+
+
+def config(**more: Any) -> PredictConfig:
+    return PredictConfig(**{"images": "new", "label_next": 4, "out": "next.csv"} | more)
+
+
+def test_strangers_come_last():
+    found = chosen(False, True, False, True)
+    assert [each.is_known for each in found] == [True, True, False, False]
+    assert {each.why for each in found[2:]} == {"like none of the training images"}
+    assert {(each.suggested, each.label) for each in found} == {("n2", "dog")}
+    assert about(found, 4, config()) == ["At the end of the list, 2 are like none of the training images."]
+    assert about(chosen(None, None), 2, config(label_next=2)) == []
+
+
+def test_fewer_than_asked_for_is_said():
+    few = "There are fewer than label_next=50, because "
+    assert about(chosen(True), 1, config(label_next=50)) == [f"{few}no others can be read."]
+    assert about(chosen(True), 3, config(label_next=50)) == [f"{few}near-copies are left out (2 images)."]
+
+
+LAYOUTS = {
+    "classes": (["a/1.jpg", "b/1.jpg"], {"train_dir": ".", "val_fraction": 0.2}),
+    "classes, another share": (["a/1.jpg", "b/1.jpg"], {"train_dir": ".", "val_fraction": 0.5}),
+    "splits": (["train/a/1.jpg", "train/b/1.jpg", "val/a/2.jpg"], {}),
+    "one split": (["train/a/1.jpg", "train/b/1.jpg"], {"val_fraction": 0.1}),
+    "other names": (["x y/a/1.jpg", "x y/b/1.jpg", "test/a/2.jpg"], {"train_dir": "x y", "val_dir": "test"}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("images", ["new", "new/*.jpg", "./new/1.jpg"])
+def test_the_command_finds_the_class_folders(layout: str, images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is accepted as it is printed, and means the folder that the net was trained on."""
+    monkeypatch.chdir(tmp_path)
+    names, more = LAYOUTS[layout]
+    for path in (*(Path("my $pets", name) for name in names), Path("new/1.jpg"), Path("next.csv")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    data = DataConfig.of(name="imagefolder", root="my $pets", **more)
+    how, line = next_step(chosen(True), config(images=images, data=data))
+    assert how.endswith("into the column decision.")
+    words = shlex.split(line.partition(" imagenet_ddp.prepare ")[2])
+    found = prepare_options.read(words, {}).config
+    assert find_layout(found.data) == find_layout(data)  # type: ignore[arg-type]
+    assert (Path(str(found.unlabelled)), found.decisions) == (Path("new"), "next.csv")
+    if layout in ("classes", "splits"):
+        assert [key_of(word) for word in words if word.startswith("data.")] == ["data.root"]
+
+
+def test_other_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    data = DataConfig.of(name="imagefolder", root=str(tmp_path))
+    how, line = next_step(chosen(True), config(out="a/next.xlsx", data=data))
+    assert "and save the list as a/next.csv." in how and line.endswith(" decisions=a/next.csv")
+    assert next_step(chosen(True), config(out="next.jsonl", data=data)) == next_step([], config(data=data)) == []
+    for other in (DataConfig.of(name="table", root="t.csv"), DataConfig.of(name="imagefolder", root="gone")):
+        [line] = next_step(chosen(True), config(data=other))
+        assert "add them to the training images" in line
