@@ -11,7 +11,7 @@ import pytest
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.correct import apply, corrected
-from imagenet_ddp.cli.known_terms import REMOVED
+from imagenet_ddp.cli.known_terms import INSTEAD
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import CONDITIONS
@@ -157,9 +157,10 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("evaluate", "resume=x.ckpt"): ("resume", "resume is not a known"),
     ("evaluate", "checkpoint=x.ckpt real_labels=x.csv"): ("real_labels", "real_labels must be a JSON file"),
     ("evaluate", "checkpoint=x.ckpt real_labels=pipe"): ("real_labels", "real_labels must be a JSON file"),
-    # ---- what earlier versions had
-    **{("train", option): (key_of(option), f"Hint: {REMOVED[option.removesuffix('=x')]}.")
-       for option in ("compile=auto", "cluster.max_restarts=x")},
+    # ---- what Lightning and other programs have
+    **{("train", option): (key_of(option), f"Hint: {INSTEAD[option]}.")
+       for option in ("logger=comet", "logger=neptune", "strategy=fsdp")},
+    ("export", "int8=true"): ("int8", f"Hint: {INSTEAD['int8']}."),
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("imagenet_ddp.report: 5 mistakes, nothing was started\n\n 1. nowhere\n")
     for message in (
-        "by=fold was removed. Hint: run",
+        "by=fold is neither a folder nor an option.",
         "max=1 is neither a folder nor an option.",
         "maps must be true or false",
         "out must be a writable folder, but",

@@ -284,15 +284,14 @@ class TrainLog(L.Callback):
         for key, stored in state_dict["bests"].items():
             best = self.bests.setdefault(key, Best(stored["monitor"], stored["mode"]))
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
-            best.loss = stored.get("loss", best.loss)  # older checkpoints have none
+            best.loss = stored["loss"]
         self._restored = Sums.of(self._sums_of, state_dict["sums"])
         self.train_times.load_state_dict(state_dict["times"])
         self.scores = {str(name): float(value) for name, value in state_dict["scores"].items()}
         self.train_s, self.train_cpu_s = float(state_dict["train_s"]), float(state_dict["train_cpu_s"])
         self.num_epochs = int(state_dict["num_epochs"])
-        self.num_begun = int(state_dict.get("num_begun", self.num_epochs))
-        self.start = str(state_dict.get("start", self.start))
-        self.val_step = state_dict.get("val_step")
+        self.num_begun, self.start = int(state_dict["num_begun"]), str(state_dict["start"])
+        self.val_step = state_dict["val_step"]
 
 
 def find_log(trainer: L.Trainer) -> TrainLog:

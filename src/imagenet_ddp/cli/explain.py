@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
-from imagenet_ddp.cli.known_terms import closest, removed
+from imagenet_ddp.cli.known_terms import INSTEAD, closest
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
@@ -25,8 +25,8 @@ from imagenet_ddp.system.text import first_sentence
 
 def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
     """Return the mistake of typing a key that is not declared. value: as typed."""
-    if instead := removed(key):
-        return Mistake(f"{key} was removed", (key,), hint=instead)
+    if instead := INSTEAD.get(key):
+        return Mistake(f"{key} is not a known key", (key,), hint=instead)
     parent, _, last = key.rpartition(".")
     if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
         fix = setting(f"+{parent}.args.{last}={value}", aim=f"for an argument of {parent}._target_")
@@ -82,7 +82,7 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
     if declaration or key.startswith("hydra."):
         reason = first_sentence(error.__cause__ or error)
         return Mistake(f"{line} cannot be merged: {reason}", (key,), hint="leave it out, and type each key by itself")
-    if key.startswith(FREE_KEYS) and not removed(key):
+    if key.startswith(FREE_KEYS):
         fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
         return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
     return unknown(key, keys, line.partition("=")[2])
@@ -91,7 +91,7 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
 def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
     """Return the mistake of an unknown group=value."""
     name, fix, hint = str(value), without(group), ""
-    if instead := removed(f"{group}={name}"):
+    if instead := INSTEAD.get(f"{group}={name}"):
         fix, hint = None, instead
     elif group == "hydra/sweeper":
         fix, hint = None, SEARCH_INSTEAD

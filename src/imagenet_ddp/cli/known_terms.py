@@ -1,15 +1,14 @@
-"""Map the options of other programs, keys of earlier versions and mistyped keys to the keys of this one.
+"""Map the options of other programs and mistyped keys to the keys of this one.
 
 The table of other programs is known_terms.txt, from which hints and docs/coming-from.md are made. Does not import
 torch.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,35 +46,12 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
-# Groups, keys and choices of earlier versions, or of Lightning -> what to do instead.
-REMOVED = {
-    "against": "leave it out; scripts/ablation.py of the repository compares with its first recipe",
-    "benchmark.model": "run benchmark=train, which measures the loader and the step",
-    "benchmark=start": "run scripts/benchmarks/start.py of the repository",
-    "benchmark=strategies": "leave it out, and compare the images/s of training with each strategy",
-    "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
-    "by=recipe": "run scripts/ablation.py of the repository",
-    "callbacks.checkpoint.every_s": "set +callbacks.checkpoint.every_n_steps=1000",
-    "callbacks.nonfinite_loss.on_nan": "leave it out, and set trainer.gradient_clip_val=1 or a lower optim.lr",
-    "cluster.max_restarts": "leave it out, and use torchrun's --max-restarts and --rdzv-id (docs/runs.md)",
-    "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
-    "compile.regions": "leave it out: the net is compiled as a whole",
-    "explain": "leave it out, and run `python -m imagenet_ddp.demo` or report, which show where a class was found",
-    "format": "leave it out: doctor's report is text, and its exit code is 1 if a check failed",
+# Keys and choices of Lightning and other programs -> what to do instead.
+INSTEAD = {
+    "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
     "logger=comet": "run `pip install comet-ml`, and set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
-    "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
-    "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
-    "prepare.memory_mib": "leave it out: an image of more than 178,956,970 pixels is refused in any case",
-    "show": "leave it out: train_batch.png in the run folder is the first batch of each run",
     "strategy=fsdp": "set strategy=ddp, which keeps the whole net on each device",
-    "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
-    "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
-    "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
-    "strategy.local_sgd_every": "set trainer.accumulate_grad_batches, which sends gradients less often",
-    "tune.launcher": "leave it out: trials run on the machine on which tune is started",
-    "tune.resume": "leave it out, and type the study's command again with its folder as hydra.run.dir",
-    "watch": "run `tail -f RUN/logs/rank0.log`",
 }
 
 
@@ -102,19 +78,3 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
         return [meant]
     ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
     return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
-
-
-def removed(option: str) -> str | None:
-    """Return what replaces a key, group or choice (GROUP=NAME) of an earlier version; None if it never existed."""
-    group = option.partition(".")[0]
-    return REMOVED.get(option) or REMOVED.get(group if "=" not in option else "")
-
-
-def without_removed(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return a config that an earlier version stored, without the keys that no longer exist. path: that of its group,
-    with a dot at the end."""
-    return {
-        key: without_removed(value, f"{path}{key}.") if isinstance(value, Mapping) else value
-        for key, value in stored.items()
-        if not removed(f"{path}{key}")
-    }

@@ -12,7 +12,6 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config.stored import literal
 from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.system.text import as_typed, without_secrets
@@ -40,11 +39,9 @@ def merge_overrides(
     afresh: further key paths to copy from composed. A batch size found by trainer.batch_finder is kept unless another
     one is typed, because no option reproduces it.
     """
-    merged, optim = copy.deepcopy(composed), stored.get("optim", {})
-    if optim and "scaling" not in optim:  # of a version that scaled linearly, or not at all
-        stored = {**stored, "optim": {**optim, "scaling": "linear"}}
+    merged = copy.deepcopy(composed)
     with open_dict(merged):
-        lay_over(merged, without_removed(stored))
+        lay_over(merged, stored)
         for key in map(key_of, typed):
             group, _, package = key.partition("@")
             group = group.split("/")[0]

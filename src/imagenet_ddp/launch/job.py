@@ -141,7 +141,7 @@ def decide(
         experiment=experiment if request.is_typed("experiment") else stored["experiment"],
         global_batch_size_before=stored["images_per_update"],
         keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
-        threads_before=stored.get("threads"),  # None: written by an older version
+        threads_before=stored["threads"],
     )
 
 
@@ -159,8 +159,7 @@ def _of_training(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def _refuse_fixed(changed: Mapping[str, str], stored: Mapping[str, Any]) -> None:
-    """Raise ConfigError if an option is changed that a resumed run keeps. stored: the config of the checkpoint, in
-    which a key that an older version lacked had its default value."""
+    """Raise ConfigError if an option is changed that a resumed run keeps. stored: the config of the checkpoint."""
     of_checkpoint = leaves(stored)
     if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
         hint = "Hint: leave this option out, or start a new run without resume="

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config import paths
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -162,8 +161,8 @@ def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> "key was A and is now B" for every key that differs."""
-    before, after = leaves(without_removed(stored)), leaves(without_secrets(now))  # as they are stored
-    # earlier versions stored the keys of all optimizers, and a run may have had another schedule
+    before, after = leaves(stored), leaves(without_secrets(now))  # as they are stored
+    # of another optimizer or schedule
     unread = {key for key in before.keys() - after.keys() if isinstance(now.get(key.partition(".")[0]), OneOf)}
     return {
         key: f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}"

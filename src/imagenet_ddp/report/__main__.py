@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.report import comparison
@@ -83,8 +82,6 @@ def read(argv: Sequence[str]) -> Options:
         path = Path(value if key == "checkpoint" and equals else word)  # as the other commands name a run folder
         if path.is_dir():
             folders.append(path)
-        elif equals and (instead := removed(word) or removed(key)):
-            mistakes.append(Mistake(f"{word if removed(word) else key} was removed", (key,), hint=instead))
         elif equals and key in OPTIONS and value:
             typed[key] = value
         elif equals and key != "checkpoint":

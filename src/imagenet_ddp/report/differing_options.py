@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import key_of
@@ -52,7 +51,7 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 
 def is_option(key: str) -> bool:
     """Return whether a key is an option of the training itself."""
-    return not (key in NOT_OPTIONS or f"{key}.".startswith(NOT_OPTIONS_BELOW) or removed(key))
+    return not (key in NOT_OPTIONS or f"{key}.".startswith(NOT_OPTIONS_BELOW))
 
 
 def option(run: Run, key: str) -> Any:

@@ -20,7 +20,8 @@ KEY = "imagenet_ddp"  # key of this project's part of a checkpoint
 FORMAT = 4  # version of the layout of that part and of the callback states
 # Entries that a Trainer of one's own may have left out.
 NEEDED = ("config", "classes", "labels", "eval_transform")
-OF_TRAINING = ("experiment", "images_per_update", "num_train_images", "images_digest")  # a resumed run needs these, too
+# a resumed run needs these, too
+OF_TRAINING = ("experiment", "images_per_update", "num_train_images", "images_digest", "threads")
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
