@@ -18,10 +18,10 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import profile
+from torch.profiler import ProfilerActivity, profile
 from torchmetrics.classification import MulticlassAccuracy
 
-from imagenet_ddp.benchmark.probe import SETTLE, Probe, Ready, new_profiler
+from imagenet_ddp.benchmark.probe import SETTLE, Probe, Ready
 from imagenet_ddp.training.step_timer import synchronize
 from imagenet_ddp.training.trial_step import AUTOCAST
 
@@ -180,11 +180,11 @@ class FirstStep(Probe):
 class Alternating(Probe):
     """Time the steps of a training run on batches in memory in turns with other loops, so that other work on the
     machine affects all of them. against: "bare" (BareLoop), "naive" (NaiveLightning), "loop" (NaiveLightning that logs
-    nothing)."""
+    nothing). counts: also count the collectives of the steps, of a run of several ranks against a bare loop."""
 
-    def __init__(self, out: str, *, against: Sequence[str], **options: Any):
+    def __init__(self, out: str, *, against: Sequence[str], counts: bool = False, **options: Any):
         super().__init__(out, ready=True, **options)
-        self._against = tuple(against)
+        self._against, self._counts = tuple(against), counts
         self._others: dict[str, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -199,13 +199,15 @@ class Alternating(Probe):
     def measure_turn(self, device: torch.device) -> Iterator[None]:
         for name, other in self._others.items():
             self.found["others_s"][name].append(other.turn(self.steps))
-        yield from super().measure_turn(device)
-
-    def after_profile(self, profiled: profile) -> None:
-        with new_profiler() as of_bare:
-            for number in range(self.profiled):
+        if not self._counts:
+            yield from super().measure_turn(device)
+            return
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as ours:
+            yield from super().measure_turn(device)
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as of_bare:
+            for number in range(SETTLE + self.steps):
                 self._others["bare"].step(number)
-        self.found["collectives"] = {"ours": _collectives(profiled), "bare": _collectives(of_bare)}
+        self.found["collectives"] = {"ours": _collectives(ours), "bare": _collectives(of_bare)}
 
 
 def _collectives(profiled: profile) -> dict[str, int]:

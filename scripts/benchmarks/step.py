@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from measure import Job, main, train
 
+from imagenet_ddp.benchmark.probe import SETTLE
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import MEASURED, ONE_DEVICE, title
 from imagenet_ddp.system.text import percent
@@ -34,7 +35,7 @@ def run(job: Job) -> Results:
     host = compared([*kept, *HOST, *ONE_DEVICE], turns=job.repeats, steps=HOST_STEPS, against=others)
     whole = compared([*job.typed, *ONE_DEVICE, "logger=csv"], turns=job.repeats, steps=job.steps, against=["bare"])
     counted = [*job.typed, *MEASURED, *RANKS]
-    ranks = compared(counted, turns=1, steps=2, profiled=COUNTED_STEPS, against=["bare"]).collectives
+    ranks = compared(counted, turns=1, steps=COUNTED_STEPS - SETTLE, counts=True, against=["bare"]).collectives
     rows, shares = [], {}
     for group, found in (("One-layer net: time of the host", host), (f"{title(job.config)}: whole step", whole)):
         seconds = {"ours": found.step_s, **found.others_s}

@@ -1,4 +1,3 @@
-import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -8,12 +7,8 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL, Run, clean_environ, small_run
 from helpers import forked_commands
-from torch.autograd import DeviceType
-from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from imagenet_ddp.benchmark import trainings
-from imagenet_ddp.benchmark.loader import cores_for_fast_gpu
-from imagenet_ddp.benchmark.probe import _operations
 
 # The command, which times loader processes for a tenth of a second in place of two.
 SHORT = """
@@ -56,12 +51,6 @@ def test_files_packs_and_workers_are_measured(tree: Path, tmp_path: Path):
         assert ratio == pytest.approx(rates[name] / rates["files"], rel=0.01)
 
 
-def test_cores_that_feed_a_fast_gpu():
-    said = cores_for_fast_gpu([990.0, 2_790.0, 11_200.0], 224)
-    assert "need 23 such cores from files, 8 such cores with `prepare=pack`, 2 such cores with prepare.form=raw" in said
-    assert cores_for_fast_gpu([990.0, 2_790.0, 11_200.0], 64) == "", "nothing is known of its speed there"
-
-
 @pytest.mark.slow
 def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp_path: Path):
     net = ("model._target_=block_net.BlockNet", "allow_targets=[block_net.BlockNet]")  # compiles in seconds
@@ -85,39 +74,11 @@ def test_training_its_loader_and_its_step_are_measured(run: Run, tree: Path, tmp
     assert 0 <= found["data_wait_frac"] < 1
 
 
-def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, tmp_path: Path):
-    found = measured(run, tmp_path, "profile", *SMALL, f"data.root={tree}", "benchmark.num_steps=2")
-    assert 5 <= len(found["rows"]) <= 15 and found["num_steps"] == 2
-    shares = [row["share"] for row in found["rows"]]
-    assert shares == sorted(shares, reverse=True) and 0.3 < sum(shares) <= 1
-    with gzip.open(tmp_path / "found/trace.json.gz") as file:
-        names = {event.get("name") for event in json.load(file)["traceEvents"]}
-    assert "aten::convolution" in names and {row["title"] for row in found["rows"][:3]} <= names
-
-
-def test_the_time_of_a_kernel_counts_once():
-    """torch lists it as a kernel and as a part of its operation."""
-    options: dict[str, Any] = {"thread": 1, "use_device": "cuda", "input_shapes": [], "stack": []}
-    events = [
-        FunctionEvent(1, "aten::convolution", start_us=0, end_us=5, **options),
-        FunctionEvent(2, "aten::add", start_us=6, end_us=9, **options),
-        FunctionEvent(3, "implicit_gemm", start_us=10, end_us=40, device_type=DeviceType.CUDA, **options),
-        FunctionEvent(4, "elementwise", start_us=40, end_us=50, device_type=DeviceType.CUDA, **options),
-    ]
-    events[0].append_kernel("implicit_gemm", 0, 30)
-    events[1].append_kernel("elementwise", 0, 10)
-    recorded = EventList(events, use_device="cuda")
-    recorded._build_tree()
-    found = _operations(recorded)  # type: ignore[arg-type]
-    assert (found["operations_on"], found["operations_s"]) == ("GPU", pytest.approx(40e-6))
-    assert [each["name"] for each in found["operations"]] == ["aten::convolution", "aten::add"]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("data=stl10",), "data must be a source of image files for benchmark=loader, got stl10"),
-        (("benchmark=strategies",), "Hint: leave it out, and compare the images/s of training with each strategy."),
+        (("benchmark=strategies",), "benchmark must be one of loader, step, train, got strategies"),
         (("benchmark=step", "data=imagefolder", "data.root=nowhere"), "data.root must be a folder"),
     ],
 )

@@ -1,6 +1,6 @@
 """Measure how fast each part of training is on this machine, and find the bottleneck.
 
-    python -m imagenet_ddp.benchmark benchmark=loader|train|step|profile
+    python -m imagenet_ddp.benchmark benchmark=loader|train|step
 
 Exit codes: 0 success, 1 failure, 2 refused (ConfigError), 128 + n stopped by signal n.
 """
@@ -28,7 +28,7 @@ def main() -> None:
         config, folder, typed = command.planned("benchmark", sys.argv[1:], read)
         try:
             with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
-                found = _measure(config, folder, typed, Path(work).absolute())
+                found = _measure(config, typed, Path(work).absolute())
         except ConfigError as error:
             remove_refused(folder, error)
             raise
@@ -41,19 +41,15 @@ def main() -> None:
         )
 
 
-def _measure(config: BenchmarkConfig, folder: Path, typed: Sequence[str], work: Path) -> results.Results:
+def _measure(config: BenchmarkConfig, typed: Sequence[str], work: Path) -> results.Results:
     options = config.benchmark
     if options.name == "loader":
         with import_torch():
             from imagenet_ddp.benchmark import loader
         return loader.measure(config, work)
-    num_runs = {"train": 2 * options.repeats, "step": 2, "profile": 1}[options.name]
+    num_runs = {"train": 2 * options.repeats, "step": 2}[options.name]
     with closing(trainings.Trainings(typed, work, num_runs)) as runs:
-        if options.name == "train":
-            return trainings.train(config, runs)
-        return (
-            trainings.compile_gain(config, runs) if options.name == "step" else trainings.profile(config, runs, folder)
-        )
+        return trainings.train(config, runs) if options.name == "train" else trainings.compile_gain(config, runs)
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConfig, Path, list[str]]:

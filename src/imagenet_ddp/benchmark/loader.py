@@ -2,11 +2,10 @@
 
 import contextlib
 import io
-import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,6 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun
 
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
-# ResNet-18 in bf16 on an H200, by image size: calculated from its arithmetic and memory traffic, not measured.
-FAST_GPU_IMAGES_PER_S = {224: 22_000}
-CORES_PER_FAST_GPU = 16
 MIN_TIME_S = 0.3  # minimum of one measurement; a shorter function is repeated within its turn
 
 
@@ -79,21 +75,8 @@ def measure(config: BenchmarkConfig, work: Path) -> Results:
         f"From files, data.num_workers={best} is fastest, with {statistics.median(by_workers[best]):,.0f} images/s. "
         f"`prepare=pack` makes each process {jpeg:.2f} times as fast, with prepare.form=raw {pixels:.2f} times. "
         "benchmark=train shows whether the loader is the bottleneck."
-        f"{cores_for_fast_gpu([statistics.median(each) for each in rates.values()], data.image_size)}"
     )
     return Results(dict(ratios), rows, conclusion)
-
-
-def cores_for_fast_gpu(rates: Sequence[float], image_size: int) -> str:
-    """Return a sentence on the cores that keep a fast GPU busy; "" for an image size at which its speed is unknown.
-    rates: images per second and core from files, packed JPEGs and packed pixels."""
-    if (needed := FAST_GPU_IMAGES_PER_S.get(image_size)) is None:
-        return ""
-    files, jpeg, pixels = (count_noun(math.ceil(needed / rate), "such core") for rate in rates)
-    return (
-        f" A GPU that trains {needed:,} images/s (ResNet-18 on an H200, calculated) would need {files} from files, "
-        f"{jpeg} with `prepare=pack`, {pixels} with prepare.form=raw; such a GPU often has {CORES_PER_FAST_GPU}."
-    )
 
 
 def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -> list[Variant]:

@@ -11,8 +11,6 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.training.step_timer import device_name, synchronize
@@ -40,22 +38,11 @@ class Probe(L.Callback):
 
     out: the JSON file. steps: timed steps per turn. turns: number of turns; 0 stops the run after its first step.
     warm_up: steps before the first turn. ready: train on batches held in memory, and time the loader alone beforehand.
-    profiled: steps after the turns under torch's profiler. trace: file for the profiler's trace of them.
     """
 
-    def __init__(
-        self,
-        out: str,
-        *,
-        steps: int = 20,
-        turns: int = 5,
-        warm_up: int = 5,
-        ready: bool = False,
-        profiled: int = 0,
-        trace: str | None = None,
-    ):
-        self.out, self.steps, self.profiled = Path(out), steps, profiled
-        self._turns, self._warm_up, self._is_ready, self._trace = turns, warm_up, ready, trace
+    def __init__(self, out: str, *, steps: int = 20, turns: int = 5, warm_up: int = 5, ready: bool = False):
+        self.out, self.steps = Path(out), steps
+        self._turns, self._warm_up, self._is_ready = turns, warm_up, ready
         self._fit_mark = 0.0
         self._measuring: Iterator[None] = iter(())
         self.batches: list[dict[str, Any]] = []
@@ -65,7 +52,7 @@ class Probe(L.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         make_loader = data.train_dataloader
         if self._is_ready:
-            length = self._warm_up + self._turns * (SETTLE + self.steps) + SETTLE + self.profiled + 2
+            length = self._warm_up + self._turns * (SETTLE + self.steps) + 2
             data.train_dataloader = lambda: Ready(self._load(make_loader()), length)
 
     def _load(self, loader: Any) -> list[dict[str, Any]]:
@@ -92,16 +79,10 @@ class Probe(L.Callback):
 
     def _measure(self, trainer: L.Trainer, device: torch.device) -> Iterator[None]:
         """Measure, with one training step at each yield, then stop the run."""
-        if self._turns or self.profiled:
+        if self._turns:
             yield from repeat(None, self._warm_up)
         for _ in range(self._turns):
             yield from self.measure_turn(device)
-        if self.profiled:
-            yield from repeat(None, SETTLE)
-            with new_profiler() as profiled:
-                yield from repeat(None, self.profiled)
-                synchronize(device)
-            self.after_profile(profiled)
         trainer.should_stop = True
 
     def measure_turn(self, device: torch.device) -> Iterator[None]:
@@ -116,12 +97,6 @@ class Probe(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         next(self._measuring, None)
-
-    def after_profile(self, profiled: profile) -> None:
-        """Keep what the profiler recorded of the run's steps."""
-        self.found |= _operations(profiled)
-        if self._trace is not None:
-            profiled.export_chrome_trace(self._trace)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -145,23 +120,6 @@ class Probe(L.Callback):
         }
         if trainer.is_global_zero:
             self.out.write_text(json.dumps(self.found), encoding="utf-8")
-
-
-def new_profiler() -> profile:
-    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return profile(activities=[ProfilerActivity.CPU, *cuda], acc_events=True)
-
-
-def _operations(profiled: profile) -> dict[str, Any]:
-    """Return the operations that take longest, in descending order of their own time, without the operations they call.
-    The times are GPU times if the profiler recorded any, else CPU times."""
-    # without the kernels of a GPU, which are listed, too: the GPU times of operations are those of their kernels
-    averages = [each for each in profiled.key_averages() if each.device_type == DeviceType.CPU]
-    by_device = any(each.self_device_time_total for each in averages)
-    seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]
-    rows = sorted(zip(seconds, averages, strict=True), key=lambda row: -row[0])
-    rows = [{"name": each.key, "seconds": own, "calls": each.count} for own, each in rows if own > 0]
-    return {"operations": rows[:15], "operations_s": sum(seconds), "operations_on": "GPU" if by_device else "CPU"}
 
 
 def _peak_memory(device: torch.device) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
-from imagenet_ddp.system.text import percent
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
 
 WIDTH = 80
@@ -74,7 +73,7 @@ def tables(content: Mapping[str, Any]) -> list[Table]:
         rows = list(rows)
         columns = [Column("", group, right=False), Column("", rows[0]["unit"])]
         more = {"all": "range"} if any(len(row["all"]) > 1 for row in rows) else {}
-        more |= {key: key for key in ("ratio", "share", "MiB") if any(row.get(key) is not None for row in rows)}
+        more |= {key: key for key in ("ratio", "MiB") if any(row.get(key) is not None for row in rows)}
         columns += [Column("", title) for title in more.values()]
         made.append(Table(columns, [_cells(row, more) for row in rows]))
     return made
@@ -84,7 +83,6 @@ def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
     texts = {
         "all": f"{_number(min(row['all']))} to {_number(max(row['all']))}",
         "ratio": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        "share": percent(row["share"], 1) if row.get("share") is not None else "",
         "MiB": f"{row['MiB']:,.0f}" if row.get("MiB") is not None else "",
     }
     return [text_cell(row["title"]), Cell(None, _number(row["median"])), *(Cell(None, texts[key]) for key in more)]

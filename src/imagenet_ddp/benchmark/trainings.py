@@ -1,4 +1,4 @@
-"""Run benchmark=train, step and profile: time training runs, each in a process of its own. Does not import torch."""
+"""Run benchmark=train and step: time training runs, each in a process of its own. Does not import torch."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,13 @@ WARM_UP = 5  # steps that are not timed
 WAITS = 0.1  # the loader is part of the bottleneck if at least this share of the time is spent waiting for data
 GAP = 0.9  # loader and step compete for cores if end-to-end training is slower than this share of the slower one
 PAYS = 1.05  # compiling pays from this speed-up
-TRACE = "trace.json.gz"
 
 
 @dataclass(frozen=True)
 class Measured:
     """What a Probe measured in one training. Times are in seconds.
 
-    step_s: mean of the steps of each turn. batch_size: images per step, on all ranks. operations: the longest ones,
-    with name, seconds and calls.
+    step_s: mean of the steps of each turn. batch_size: images per step, on all ranks.
     """
 
     first_step_s: float
@@ -57,9 +55,6 @@ class Measured:
     num_workers: int
     peak_memory_mib: float
     loader_images_per_s: float = 0.0
-    operations: list[dict[str, Any]] = field(default_factory=list)
-    operations_s: float = 0.0
-    operations_on: str = "CPU"
 
     @property
     def rates(self) -> list[float]:
@@ -237,21 +232,3 @@ def compile_gain(config: BenchmarkConfig, trainings: Trainings) -> Results:
         row(title(config), f"compile={mode}", "images/s", compiled.rates, gain),
     ]
     return Results({"compile": round(gain, 3)}, rows, conclusion, notes, {"compile_s": round(extra_s, 1)})
-
-
-def profile(config: BenchmarkConfig, trainings: Trainings, folder: Path) -> Results:
-    """Trace some training steps, and rank the operations that take longest."""
-    steps = config.benchmark.num_steps
-    found = trainings.train(ONE_DEVICE, turns=0, profiled=steps, trace=str((folder / TRACE).absolute()))
-    where, total, traced = found.operations_on, found.operations_s, count_noun(steps, "step")
-    rows = [
-        row(f"Time on the {where}, {traced}", each["name"], "ms per step", [1e3 * each["seconds"] / steps],
-            share=round(each["seconds"] / total, 4), calls_per_step=each["calls"] / steps)
-        for each in found.operations
-    ]  # fmt: skip
-    first = found.operations[0]
-    conclusion = (
-        f"The bottleneck is {first['name']}, which takes {percent(first['seconds'] / total, 0)} of the {where}'s time. "
-        f"To see where it is called, open {TRACE} at https://ui.perfetto.dev or in chrome://tracing."
-    )
-    return Results({}, rows, conclusion, [], {"num_steps": steps, "precision": found.precision, "device": found.device})

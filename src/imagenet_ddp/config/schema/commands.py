@@ -292,7 +292,7 @@ class PrepareConfig(CommonConfig):
     out: Annotated[str | None, "Folder to write."] = None
 
 
-BENCHMARKS = ("loader", "train", "step", "profile")
+BENCHMARKS = ("loader", "train", "step")
 
 
 class BenchmarkOptions(Section):

@@ -115,8 +115,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **dict.fromkeys(("decisions", "unlabelled", "undo"), (_one_of("prepare.name", "relabel"),)),
     **_of("benchmark", "num_images", _one_of("benchmark.name", "loader", "train")),
     **_of("benchmark", "num_workers short_side quality", _one_of("benchmark.name", "loader")),
-    **_of("benchmark", "num_steps", _one_of("benchmark.name", "step", "train", "profile")),
-    **_of("benchmark", "repeats", _one_of("benchmark.name", "loader", "step", "train")),
+    **_of("benchmark", "num_steps", _one_of("benchmark.name", "step", "train")),
 }  # fmt: skip
 
 
