@@ -21,6 +21,7 @@ import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.core_watch import CoreWatch
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import Group, Position, validate_now, validates_next
@@ -43,6 +44,7 @@ class Parts:
     train_log: TrainLog = NO_PART
     nonfinite_loss: NonFiniteLoss = NO_PART
     stalled_step: StalledStep = NO_PART
+    core_watch: CoreWatch = NO_PART
     batch_sheet: BatchSheet = NO_PART
     progress: Progress = NO_PART
     logged_files: LoggedFiles = NO_PART
@@ -107,9 +109,11 @@ class First(Group):
         self.parts.train_log.on_train_batch_end(trainer, pl_module, *step)
         self.parts.nonfinite_loss.on_train_batch_end(trainer, pl_module, *step)
         self.parts.stalled_step.on_train_batch_end(trainer, pl_module, *step)
+        self.parts.core_watch.on_train_batch_end(trainer, pl_module, *step)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.parts.stalled_step.on_validation_start(trainer, pl_module)
+        self.parts.core_watch.on_validation_start(trainer, pl_module)  # its CPU time is not that of steps
         self.parts.train_log.on_validation_start(trainer, pl_module)  # the means of the epoch so far, over all ranks
 
     def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *step: Any) -> None:
@@ -119,6 +123,7 @@ class First(Group):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Measure a validation: its scores, and whether they are the best."""
         self.parts.stalled_step.on_validation_end(trainer, pl_module)
+        self.parts.core_watch.on_validation_end(trainer, pl_module)
         self.parts.train_log.on_validation_end(trainer, pl_module)
         self.parts.nonfinite_loss.on_validation_end(trainer, pl_module)
 

@@ -69,15 +69,21 @@ class CpuTimes:
         return cls(time.monotonic(), busy_s, time.process_time(), container_cpu_s())
 
 
+def cores_used_by_others(before: CpuTimes, after: CpuTimes, num_alike: int = 1) -> float:
+    """Return the mean number of visible cores that other programs used. num_alike: number of this job's processes on
+    these cores, which do the same as this one."""
+    own_s = (after.own_s - before.own_s) * num_alike
+    return max(0.0, after.busy_s - before.busy_s - own_s) / (after.at_s - before.at_s)
+
+
 def idle_cores(before: CpuTimes, after: CpuTimes, num_alike: int = 1) -> float:
     """Return the mean number of cores that were free for this job. A container's quota is shared by the programs in
-    it, whatever the other programs of the machine do. num_alike: number of this job's processes on these cores, which
-    do the same as this one."""
-    own_s, seconds = (after.own_s - before.own_s) * num_alike, after.at_s - before.at_s
-    idle = len(visible_cores()) - max(0.0, after.busy_s - before.busy_s - own_s) / seconds
+    it, whatever the other programs of the machine do."""
+    idle = len(visible_cores()) - cores_used_by_others(before, after, num_alike)
     quota = cpu_quota()
     if quota is not None and before.container_s is not None and after.container_s is not None:
-        used = max(0.0, after.container_s - before.container_s - own_s) / seconds
+        own_s = (after.own_s - before.own_s) * num_alike
+        used = max(0.0, after.container_s - before.container_s - own_s) / (after.at_s - before.at_s)
         return min(idle, quota - used)
     return idle if quota is None else min(idle, quota)
 

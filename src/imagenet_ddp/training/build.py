@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.core_watch import CoreWatch
 from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
@@ -48,6 +49,7 @@ from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
+from imagenet_ddp.system.cpu_cores import num_cores, num_sharing
 from imagenet_ddp.system.text import without_secrets
 from imagenet_ddp.training import held_out
 from imagenet_ddp.training.diagnosis import refusing
@@ -203,7 +205,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         signals=signals,
         task=module.task,
         learning_rate=LearningRate(spanning=spanning, say=log.say, note=log.note),
-        watches=watches(plan, world),
+        watches=_watches(plan, world, log),
         bad_images=data.bad_images.board.all,
         contents=_checkpoint_contents(job, plan, data),
         hyperparams=without_secrets(to_plain(job.config)),
@@ -235,9 +237,14 @@ def _prepare_resume(checkpoint: ResumeCheckpoint | None, stored: Mapping[str, An
     checkpoint.is_over = ended_by is not None and not is_longer
 
 
-def watches(plan: Plan, world: World) -> list[StalledStep]:
-    """Return what watches that each step ends: one that waits for another rank may not. [] without other ranks."""
-    return [] if world.watch is None else [StalledStep(world.watch.fail, plan.config.strategy.timeout_s)]
+def _watches(plan: Plan, world: World, log: Log) -> list[L.Callback]:
+    """Return what watches the steps, if there are other ranks, and the cores, if several threads compute on them."""
+    watches: list[L.Callback] = []
+    if world.watch is not None:
+        watches.append(StalledStep(world.watch.fail, plan.config.strategy.timeout_s))
+    if plan.accelerator.value == "cpu" and (num_threads := plan.num_threads.value) > 1:
+        watches.append(CoreWatch(num_threads, num_sharing(plan.place.local_world_size), num_cores(), log.say))
+    return watches
 
 
 def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.background_logger import connect
+from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
@@ -18,7 +19,8 @@ class Validation:
     folder: of the loggers."""
 
     def __init__(self, plan: Plan, world: World, callbacks: Sequence[L.Callback], folder: Path):
-        self._watches = build.watches(plan, world)
+        limit_s = plan.config.strategy.timeout_s
+        self._watches = [] if world.watch is None else [StalledStep(world.watch.fail, limit_s)]
         self.trainer = build.make_trainer(plan, world, [*self._watches, *callbacks], folder)
 
     def run(self, module: L.LightningModule, data: ImageDataModule) -> list[str]:
