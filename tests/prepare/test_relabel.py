@@ -5,6 +5,7 @@ import errno
 import functools
 import io
 import itertools
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,44 @@ def test_a_removal_between_two_disks_goes_on(monkeypatch: pytest.MonkeyPatch):
     assert files("pets") == there and not Path("removed").exists()
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_copy_to_another_disk_writes_no_other_file(is_full: bool, monkeypatch: pytest.MonkeyPatch):
+    """A link may wait under the name that an earlier version wrote first, the name may have as many bytes as a disk
+    takes, and what a full disk has left of the copy is removed."""
+    name = f"{'x' * 251}.jpg"
+    Path("pets/train/chat", name).write_text("x", encoding="utf-8")
+    Path("removed/train/chat").mkdir(parents=True)
+    Path("removed/train/chat/.1.jpg.part").symlink_to(Path("outside.jpg").absolute())
+    decide(*((f"pets/train/chat/{each}", "chat", "", "remove") for each in ("1.jpg", name)))
+    other_disk(monkeypatch)
+
+    def full(source: Path, target: Path, **_: bool) -> None:
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(folder_labels, "copy2", full)
+        with pytest.raises(RunError):
+            prepare(*FOLDER)
+    else:
+        prepare(*FOLDER)
+    assert Path("outside.jpg").read_text(encoding="utf-8") == "not of the pets"
+    assert {*map(str, Path("removed/train/chat").iterdir())} == {
+        f"removed/train/chat/{each}" for each in (".1.jpg.part", *(("1.jpg", name) if not is_full else ()))
+    }
+
+
+def test_a_disk_that_has_one_place_for_both_forms_of_a_name():
+    for folder, name in (("chat", "caf\u00e9.jpg"), ("dog", "cafe\u0301.jpg")):
+        Path("pets/train", folder, name).write_text(folder, encoding="utf-8")
+    decide(
+        ("pets/train/chat/caf\u00e9.jpg", "chat", "été", "move"),
+        ("pets/train/dog/cafe\u0301.jpg", "dog", "été", "move"),
+    )
+    prepare(*FOLDER)
+    assert files("pets/train/été")["pets/train/été/cafe\u0301-dog.jpg"] == "dog"
+
+
 def test_no_image_is_removed_into_a_class_folder():
     decide(("pets/train/chat/1.jpg", "chat", "", "remove"))
     Path("list.csv").rename("pets/list.csv")
@@ -352,7 +391,26 @@ def test_a_record_of_a_stranger_moves_only_images_inside(change: str, tmp_path: 
             assert "the changes of labels must be of images in pets, but 1 is not" in message
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "a table", "changes": [], "folders": []}', '{"changes": 3}'])
+@pytest.mark.parametrize("place", ["chat", "linked"])
+def test_a_record_of_a_stranger_removes_no_image(place: str):
+    """Its two names are paths to one place."""
+    Path("pets/train/linked").symlink_to("chat")
+    change = ["x", "train/chat/1.jpg", f"train/{place}/1.jpg", "x"]
+    Path("list.undo.json").write_text(
+        json.dumps({"kind": "class folders", "changes": [change], "folders": []}), encoding="utf-8"
+    )
+    decide(*EXAMPLE)
+    for undo in ((), ("undo=true",)):
+        [message] = refused(*FOLDER, *undo)
+        assert "nothing is overwritten, but 1 is there already" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"kind": "a table", "changes": [], "folders": []}', '{"changes": 3}',
+     '{"kind": "class folders", "changes": [], "folders": [], "num_made": Infinity}',
+     '{"kind": "class folders", "changes": [["x", "a.jpg", "\\ud800/b.jpg", "x"]], "folders": []}'],
+)  # fmt: skip
 def test_another_file_is_no_record(text: str):
     Path("list.undo.json").write_text(text, encoding="utf-8")
     decide(*EXAMPLE)

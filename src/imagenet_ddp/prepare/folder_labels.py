@@ -3,6 +3,8 @@ overwritten, and a command that was interrupted can be typed again."""
 
 import errno
 import os
+import secrets
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from filecmp import cmp
@@ -140,7 +142,9 @@ def _absolute(path: Path) -> Path:
 
 
 def _folded(path: Path) -> str:
-    return os.path.normpath(path).casefold()  # some disks do not distinguish A.jpg from a.jpg
+    """Return a path that is equal for all names that some disks do not distinguish: A.jpg and a.jpg, or both forms of
+    é.jpg."""
+    return one_form(os.path.normpath(path)).casefold()
 
 
 def _is_taken(path: Path, reserved: set[str]) -> bool:
@@ -148,10 +152,16 @@ def _is_taken(path: Path, reserved: set[str]) -> bool:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Return whether two names are of one file, or of a file and its copy on another disk: between making the new name
-    and removing the old one, both exist."""
+    """Return whether two places have the same file, or a file and its copy on another disk: between making the new name
+    and removing the old one, both exist. Two paths to one place do not: removing one of them would lose the file."""
     stats = one.lstat(), other.lstat()
-    return os.path.samestat(*stats) or (stats[0].st_dev != stats[1].st_dev and cmp(one, other, shallow=False))
+    if os.path.samestat(*stats):
+        is_place = one.parent.samefile(other.parent) and _folded(Path(one.name)) == _folded(Path(other.name))
+        return stats[0].st_nlink > 1 and not is_place
+    is_other_disk = stats[0].st_dev != stats[1].st_dev and stat.S_IFMT(stats[0].st_mode) == stat.S_IFMT(
+        stats[1].st_mode
+    )
+    return is_other_disk and cmp(one, other, shallow=False)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -162,12 +172,16 @@ def _move(source: Path, target: Path) -> None:
         raise
     except OSError as error:  # the file is there, the folder is on another disk, or the disk has no hard links (exFAT)
         if error.errno == errno.EXDEV:
-            draft = target.with_name(f".{target.name}.part")
-            copy2(source, draft, follow_symlinks=False)
-            if not draft.is_symlink():
-                with draft.open("rb") as file:
-                    os.fsync(file.fileno())  # before the only other copy is gone
-            _move(draft, target)
+            # a name that nobody else can have written to, or made a link of
+            draft = target.with_name(f".{secrets.token_hex(8)}.part")
+            try:
+                copy2(source, draft, follow_symlinks=False)
+                if not draft.is_symlink():
+                    with draft.open("rb") as file:
+                        os.fsync(file.fileno())  # before the only other copy is gone
+                _move(draft, target)
+            finally:
+                draft.unlink(missing_ok=True)
         elif not os.path.lexists(target):
             source.rename(target)
             return

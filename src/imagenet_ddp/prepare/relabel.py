@@ -5,7 +5,9 @@ The changes are written to a file beside the decisions before the first of them 
 on after an interruption, and undo=true restores everything.
 """
 
+import itertools
 import json
+import os
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
@@ -176,7 +178,8 @@ def _read(file: Path, kind: str) -> Record:
     try:
         found = Record(str(content["kind"]), [Change(*map(str, each)) for each in content["changes"]],
                        [*map(str, content["folders"])], int(content.get("num_made", 0)))  # fmt: skip
-    except (KeyError, TypeError, ValueError):
+        os.fsencode("".join(itertools.chain(*found.changes, found.folders)))  # ValueError: no file can have this name
+    except (KeyError, TypeError, ValueError, OverflowError):
         problems = problems or [f"{file.name} is another file"]
         found = Record("")
     if not problems and found.kind != kind:
