@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
-from imagenet_ddp.data.sources.cells import read_cells
+from imagenet_ddp.curation.decision_lists import require_carried_out, require_readable
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
@@ -25,8 +25,8 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.files import atomic_path, exists
-from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, of_text_cell, xlsx_rows
+from imagenet_ddp.system.files import atomic_path
+from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
 from imagenet_ddp.system.text import count_noun, percent, printable, shorten_list
 from imagenet_ddp.use.open_predictor import open_predictor
 
@@ -47,8 +47,10 @@ def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds
-        if request.config.label_next and request.config.out:
-            _keep_decisions(Path(request.config.out))
+        if request.config.out:
+            require_carried_out(Path(request.config.out))
+            if request.config.label_next and format_of(request.config.format, request.config.out) != "jsonl":
+                require_readable(Path(request.config.out))
         if format_of(request.config.format, request.config.out) == "xlsx" and len(paths) > MOST_ROWS:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
@@ -68,21 +70,6 @@ def main() -> None:
         print_message(f"In {config.images}, {words}.")
     for line in counts.lines:
         print_message(printable(line))
-
-
-def _keep_decisions(out: Path) -> None:
-    """Raise ConfigError if a list to write has decisions of a person that were not carried out."""
-    try:
-        names = {name: name for name in ("path", "decision")}
-        columns = read_cells(out, names, "out").columns if out.is_file() else {}  # reading a pipe would wait
-    except (ConfigError, OSError):  # it is another file
-        return
-    rows = zip(columns.get("path", ()), columns.get("decision", ()), strict=False)
-    # an image that has got a class is not there any more
-    if number := sum(bool(decision.strip()) and exists(of_text_cell(path)) for path, decision in rows):
-        what = f"out must not be a list to be carried out, but {out} has {count_noun(number, 'decision')}"
-        fix = setting("out=FILE.csv", aim="to another file")
-        raise ConfigError(Mistake(what, ("out",), (fix,), "have them carried out first (prepare=relabel)"))
 
 
 @dataclass

@@ -146,6 +146,16 @@ def test_all_that_can_be_wrong(
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in printed
 
 
+def test_a_list_that_cannot_be_read_is_not_replaced(done: Callable[..., int], pets: Path):
+    """It may have decisions, which another check would drop."""
+    content = "path,label,suggested,score,split,decision\ncat/é.jpg,cat,dog,0.1,train,keep\n".encode("cp1252")
+    Path("report").mkdir()
+    Path("report/wrong_labels.csv").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"got report/wrong_labels.csv. Hint: .* as CSV in UTF-8"):
+        done("prepare=check", "data=imagefolder", f"data.root={pets}", "out=report")
+    assert Path("report/wrong_labels.csv").read_bytes() == content
+
+
 @pytest.mark.parametrize("is_split", [False, True])
 def test_a_class_without_images_is_a_fault(
     is_split: bool, done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

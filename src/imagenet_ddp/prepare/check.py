@@ -13,6 +13,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.curation.decision_lists import require_readable
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
@@ -72,6 +73,8 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
+    for name in LISTS if config.out is not None else ():
+        require_readable(plan.out / name)
     source = open_source(data, config.seed, verb="check", found=plan.scan)
     layout = summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}

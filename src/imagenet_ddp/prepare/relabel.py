@@ -17,6 +17,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import shell_line
 from imagenet_ddp.config.schema.data import TableData
+from imagenet_ddp.curation import decision_lists
 from imagenet_ddp.data.sources.base import Names, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -65,7 +66,7 @@ def run(plan: Plan) -> int:
         if isinstance(data, TableData)
         else FolderLabels(Path(str(data.root)), file.with_name(REMOVED), unlabelled)
     )
-    record_file = file.with_name(f"{file.stem}.undo.json")
+    record_file = decision_lists.record_file(file)
     with disk_errors_as_run_error(Path(str(data.root))):
         record = _read(record_file, labels.kind)
         if plan.config.undo:
