@@ -208,7 +208,6 @@ def _lines(predictor: "Predictor", paths: list[str], *, has_several: bool) -> Wr
 
 
 def _writer(output: Output, predictor: "Predictor", top_k: int) -> Write:
-    """Return the function that writes each prediction."""
     if output.write_row is None:
         return _json_lines(output.stream, predictor)
     return _table(output, output.write_row, predictor, top_k)
@@ -252,7 +251,6 @@ def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
 
 
 def _write_json(stream: IO[str], entry: Mapping[str, Any]) -> None:
-    """Write one line of JSON."""
     line = json.dumps(entry, ensure_ascii=False)
     stream.write((printable(line) if stream.isatty() else line) + "\n")
 

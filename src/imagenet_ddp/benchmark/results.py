@@ -67,7 +67,6 @@ def text(content: Mapping[str, Any]) -> str:
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
-    """Return one table for each group of rows."""
     made = []
     for group, rows in groupby(content["rows"], key=lambda row: row["group"]):
         rows = list(rows)

@@ -57,7 +57,6 @@ class Composed:
 
     @property
     def words(self) -> list[str]:
-        """The options, as typed."""
         return [option.word for option in self.options]
 
 

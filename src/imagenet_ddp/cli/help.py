@@ -35,7 +35,6 @@ def guides() -> dict[str, Any]:
 
 
 def commands() -> str:
-    """Return the list of commands, one line each."""
     rows = {command: guide["summary"] for command, guide in guides().items()}
     rows["report"] = "Show what a run gets wrong, or compare runs."
     lines = ["Usage: python -m imagenet_ddp COMMAND [KEY=VALUE ...]", ""]

@@ -144,8 +144,6 @@ def declared_with_hydra(verb: str) -> Mapping[str, Key]:
 
 
 class OptionReader:
-    """Read the options of one command."""
-
     def __init__(self, verb: str, files: Files):
         self.verb, self.files, self.keys = verb, files, declared_with_hydra(verb)
         self.parser = OverridesParser.create(config_loader=files.loader)

@@ -121,5 +121,4 @@ TEXTS = list_of(TEXT, "a list of text", least=0)
 
 
 def expect(key: str, value: Any, allowed: Kind, *fixes: Fix) -> list[Mistake]:
-    """Return a mistake if the value is not allowed."""
     return [] if allowed.accepts(value) else [must_be(key, allowed.words, shown(value), *fixes)]

@@ -92,7 +92,6 @@ class Commands:
 
     @explain_lost_store()
     def first_host(self) -> str:
-        """Return the host of node 0."""
         with as_posted("node/0"):
             return str(ask(lambda: self.root.get("node/0"), self.timeout_s)["host"])
 

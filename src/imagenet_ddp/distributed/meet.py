@@ -169,7 +169,6 @@ class Meeting:
         return agreed
 
     def broadcast(self, key: str, value: Any = None) -> Any:
-        """Return the value of rank 0 on all ranks."""
         return self.agree(key, value, lambda values: values[0])
 
     def require_equal(

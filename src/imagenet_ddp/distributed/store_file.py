@@ -158,6 +158,5 @@ _own_files: list[tuple[str, str]] = []
 
 @clean_up_at_exit
 def remove_own_files() -> None:
-    """Remove the files that this process owns."""
     while _own_files:
         _remove(*_own_files.pop())

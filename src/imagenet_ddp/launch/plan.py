@@ -82,7 +82,6 @@ class Plan:
         return self.num_own_devices * self.place.world_size
 
     def own_gpus(self) -> list[RankGpu]:
-        """Return the GPUs of this process."""
         return devices.rank_gpus(self.config.trainer, self.place.local_rank, self.num_own_devices)
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,6 @@ class Sums:
 
     @classmethod
     def zeros(cls, names: Sequence[str], device: torch.device | str) -> "Sums":
-        """Return sums on a device, to which others are added."""
         zero = torch.zeros((), dtype=loss_dtype(torch.device(device)), device=device)
         return cls(dict.fromkeys(names, zero))
 

@@ -42,7 +42,6 @@ class Pairs:
 
 
 def is_one_net(folder: Path) -> bool:
-    """Return whether a folder is that of a run or of an evaluation."""
     return evaluation_of(folder) is not None or read_run(folder) is not None
 
 

@@ -44,7 +44,6 @@ class ClassRow:
 
 
 def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], labels: list[str]) -> list[ClassRow]:
-    """Return one row for each class."""
     totals = np.bincount(target, minlength=len(names))
     right = np.bincount(target[target == prediction], minlength=len(names))
     most: dict[int, tuple[int, int]] = {}

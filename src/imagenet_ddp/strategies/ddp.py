@@ -182,7 +182,6 @@ def training_reads_buffers(model: nn.Module) -> bool:
 
 
 def ddp_arguments(strategy: StrategyConfig, model: nn.Module) -> dict[str, Any]:
-    """Return the arguments of DistributedDataParallel for this model."""
     arguments: dict[str, Any] = {
         "static_graph": strategy.static_graph,
         "gradient_as_bucket_view": strategy.gradient_as_bucket_view,

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -59,17 +58,15 @@ def requirements(requirement: str) -> list[str]:
         return []
 
 
-def missing_package(
-    what: str, *packages: str, requirement: str = "", instead: Fix | None = None, keys: Sequence[str] = ()
-) -> list[Mistake]:
+def missing_package(what: str, *packages: str, requirement: str = "", instead: Fix | None = None) -> list[Mistake]:
     """Return the mistake that a package is not installed; [] if all are.
 
     what: the option that needs them. requirement: what to install, by default the package; of "imagenet_ddp[NAME]", the
-    packages of that extra. instead: another way out. keys: those of the option, by default that of `what`.
+    packages of that extra. instead: another way out.
     """
     missing = next((package for package in packages if not is_installed(package)), None)
     if missing is None:
         return []
     fixes = Fix(run=install(requirement or missing, missing)), *([instead] if instead else [])
     sentence = f"{what} needs the package {missing}, which is not installed"
-    return [Mistake(sentence, tuple(keys) or (what.partition("=")[0],), fixes)]
+    return [Mistake(sentence, (what.partition("=")[0],), fixes)]

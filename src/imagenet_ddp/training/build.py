@@ -141,7 +141,6 @@ def make_module(
 
 
 def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path) -> L.Trainer:
-    """Return the Trainer for a training run or an evaluation."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config.strategy.name in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config.strategy, kind, plan.local_devices, config.data.batch_size)

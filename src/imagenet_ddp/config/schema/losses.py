@@ -27,8 +27,6 @@ class LossConfig(OneOf):
 
 
 class OwnLossConfig(LossConfig):
-    """A loss of the user's own."""
-
     args: Annotated[dict[str, Any], "Arguments of your own loss."] = field(default_factory=dict[str, Any])
 
 

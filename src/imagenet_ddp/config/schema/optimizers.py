@@ -76,8 +76,6 @@ class OptimConfig(OneOf):
 
 
 class OwnOptimizer(OptimConfig):
-    """An optimizer of the user's own."""
-
     def make(self, groups: list[dict[str, Any]], lr: float, **more: Any) -> "Optimizer":
         return make("optim._target_", str(self.target), self.args, params=groups, lr=lr)
 

@@ -60,8 +60,6 @@ class Warmed(ScheduleConfig):
 
 
 class OwnSchedule(Warmed):
-    """A schedule of the user's own."""
-
     args: Annotated[dict[str, Any], "Arguments of your own schedule."] = field(default_factory=dict[str, Any])
 
     def factor(self, length: float, warmup_epochs: float) -> Factor:

@@ -123,7 +123,6 @@ class JpegPicture:
     """An ordinary JPEG: one or three colour components of eight bits, and an end-of-image marker."""
 
     def __init__(self, data: bytes, path: str, header: Header, name: str):
-        """name: of the decoder."""
         self._data, self._path, self._header, self._name = data, path, header, name
         self.height, self.width = header.height, header.width
 

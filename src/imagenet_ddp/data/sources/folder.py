@@ -49,7 +49,6 @@ class Listed:
 
     @property
     def filled(self) -> list[str]:
-        """The classes that have images."""
         counts = self.images.num_of_each(len(self.classes)).tolist()
         return [name for name, count in zip(self.classes, counts, strict=True) if count]
 

@@ -161,7 +161,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def required_splits(verb: str) -> tuple[str, ...]:
-    """Return the splits that a command reads."""
     return ("val",) if verb == "evaluate" else ("train", "val")
 
 

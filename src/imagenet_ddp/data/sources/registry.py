@@ -55,7 +55,6 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
 
 
 def implied(data: "DataConfig") -> dict[str, Any]:
-    """Return SourceType.implied of this data."""
     return {} if data.target or data.name not in SOURCES else source_type(data.name).implied(data)
 
 

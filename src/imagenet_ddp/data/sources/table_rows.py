@@ -37,7 +37,6 @@ class Row(NamedTuple):
     weight: str
 
     def labels(self, data: TableData) -> list[str]:
-        """Return the class names of the image."""
         if data.labels == "one":
             return [self.label]
         return [name for part in re.split("[;|]", self.label) if (name := part.strip())]

@@ -18,7 +18,6 @@ MODELS = (*(suffix for each in FORMATS.values() for suffix in (each.suffix, *eac
 
 
 def export_path(config: Mapping[str, Any]) -> Path:
-    """Return the path of the file that export writes."""
     if config["out"] is not None:
         return Path(config["out"])
     checkpoint = Path(config["checkpoint"] or "model")

@@ -84,7 +84,6 @@ class OnnxFp16(Onnx):
 
 
 def with_metadata(model: "onnx.ModelProto", metadata: str) -> "onnx.ModelProto":
-    """Store the metadata in the model, and return it."""
     import onnx
 
     onnx.helper.set_model_props(model, {KEY: metadata})
