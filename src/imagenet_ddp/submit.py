@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.words import without_local_rank
+from imagenet_ddp.cli.flags import without_local_rank
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.trainer import num_devices

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagenet_ddp.cli import known_terms, words
+from imagenet_ddp.cli import flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS
 from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config import conf_dir
@@ -80,5 +80,5 @@ def test_hydras_own_options_are_known():
 
     options = get_args_parser()._option_string_actions
     unsupported = {"--config-path", "-cp", "--experimental-rerun", "--package", "-p"}
-    assert options.keys() - unsupported == words.NAMES
-    assert not words.NAMES & BY_NAME.keys()
+    assert options.keys() - unsupported == flags.NAMES
+    assert not flags.NAMES & BY_NAME.keys()

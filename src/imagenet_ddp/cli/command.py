@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
+from imagenet_ddp.cli.flags import only_prints
 from imagenet_ddp.cli.other_command import leave_reason
 from imagenet_ddp.cli.parse import RefusedError, Request, command_line, read_single_process
-from imagenet_ddp.cli.words import only_prints
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
 from imagenet_ddp.config.section import without_other_choices

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from imagenet_ddp.cli import overrides, parse
-from imagenet_ddp.cli.words import only_prints
+from imagenet_ddp.cli.flags import only_prints
 from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.config.validators import TEXT, TEXTS, list_of
 from imagenet_ddp.errors import ConfigError
