@@ -265,6 +265,16 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     assert "too inaccurate" not in page.files["report.html"].decode()
 
 
+def test_a_training_that_was_interrupted_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(10) % 2
+    found = read(write_evaluation(tmp_path / "e", np.eye(2)[target] * 0.8 + 0.1, target, ["a", "b"]))
+    run = read_run(make_run(tmp_path / "run", epochs=2, finished=False))
+    first = build("run", run, found).files["report.html"].decode().partition("<li>")[2].partition("</li>")[0]
+    assert "The training has not ended: this page shows what it had reached after 2 of 5 epochs." in first
+    assert f"resume={tmp_path / 'run'}</code>" in first
+
+
 def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The labels of the training images, the accuracy after an epoch was chosen by them, and a best temperature."""
     monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
+from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
 
@@ -61,7 +63,15 @@ def sentences(
 
 
 def training_sentence(run: Run) -> str:
-    """Return what it means that no epoch was better than the start; "" if one was."""
+    """Return that the training has not ended, or what it means that no epoch was better than the start; "" if it has
+    ended, and one was."""
+    if run.state != "finished":
+        done = (
+            f"{run.epochs:,} of {count_noun(run.max_epochs, 'epoch')}" if run.max_epochs else f"{run.epochs:,} epochs"
+        )
+        line = shell_line("train", [quoted(f"resume={short_path(run.folder)}")])
+        more = f"To continue it: `{line}`." if run.state == "interrupted" else "It is still running."
+        return f"The training has not ended: this page shows what it had reached after {done}. {more}"
     if run.best_epoch != 0 or max(run.metrics["epoch"], default=0) < 1:
         return ""
     return (

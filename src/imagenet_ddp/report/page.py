@@ -125,7 +125,8 @@ def build(
     else:
         lines.append(reason)
     if training:
-        context["findings"][1:1] = [(training, "curves" if context["curves"] else "")]
+        place = 1 if run.state == "finished" else 0
+        context["findings"][place:place] = [(training, "curves" if context["curves"] else "")]
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
