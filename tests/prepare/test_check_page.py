@@ -274,6 +274,9 @@ def test_what_a_pass_that_fails_has_not_checked_is_no_fault_of_the_images(
     missing = f"Wrong labels, near-copies and the expected accuracy were not checked: {said}"
     faults, _, rest = text.partition("What is good")
     assert missing in rest and "were not checked" not in faults and "Quality of the images" in text
+    shutil.rmtree(photos / EVIL)
+    of_good_ones = words_of(page_of(photos, monkeypatch, "model.weights=DEFAULT", code=1))
+    assert "Nothing was found that has to be mended, but not everything was checked." in of_good_ones
 
 
 def test_the_terminal_ends_with_the_list_of_the_page(

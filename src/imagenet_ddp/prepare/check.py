@@ -29,7 +29,7 @@ from imagenet_ddp.pages.section import Checked, Copy, Urgency
 from imagenet_ddp.pages.sections.exact_copies import FILE as DUPLICATES
 from imagenet_ddp.pages.sections.quality import FILE as QUALITY
 from imagenet_ddp.pages.sections.unreadable import FILE as BAD_IMAGES
-from imagenet_ddp.prepare.check_page import NOTHING, PAGE, TO_MEND, check_page, find_faults, make_sections
+from imagenet_ddp.prepare.check_page import PAGE, TO_MEND, check_page, find_faults, make_sections, nothing_found
 from imagenet_ddp.prepare.decisions import earlier_decisions
 from imagenet_ddp.prepare.features_of_images import with_features
 from imagenet_ddp.prepare.options import Plan, can_relabel
@@ -104,7 +104,7 @@ def run(plan: Plan) -> int:
     checked = with_features(checked, plan, out)
     sections = make_sections(checked)
     to_mend = find_faults(checked, sections)
-    write(f"{TO_MEND}:" if to_mend else NOTHING)
+    write(f"{TO_MEND}:" if to_mend else nothing_found(sections))
     for number, finding in enumerate(to_mend, 1):
         write(f"{number:2}. {finding.text}")
     for line in (line for section in sections for line in (*section.missing, *section.lines)):

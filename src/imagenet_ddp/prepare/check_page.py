@@ -16,7 +16,7 @@ from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
 
 PAGE = "check.html"
 MARKER = "imagenet_ddp.prepare"
-TO_MEND, NOTHING = "What to mend first", "Nothing was found that has to be mended."
+TO_MEND = "What to mend first"
 
 # in the order of the page; a function returns None if its section has nothing to say
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
@@ -42,6 +42,12 @@ def find_faults(checked: Checked, sections: Sequence[Section]) -> list[Finding]:
     return sorted(found, key=lambda each: -each.urgency)
 
 
+def nothing_found(sections: Sequence[Section]) -> str:
+    """Return the sentence of a check without findings."""
+    is_part = any(section.missing for section in sections)
+    return f"Nothing was found that has to be mended{', but not everything was checked' * is_part}."
+
+
 def check_page(
     checked: Checked, sections: Sequence[Section], to_mend: Sequence[Finding], notes: Sequence[str] = ()
 ) -> bytes:
@@ -57,7 +63,7 @@ def check_page(
     where = f" in {name}" if (name := Path(checked.root).name) else ""
     return render(FOLDER / "check.html", {
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
-        "figures": figures, "faults": (TO_MEND, to_mend, NOTHING), "good": good,
+        "figures": figures, "faults": (TO_MEND, to_mend, nothing_found(sections)), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
         "missing": [text for section in sections for text in section.missing],
         "decides": any(section.decide in checked.relabel for section in sections), "removes": checked.can_remove,
