@@ -77,6 +77,28 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     assert not re.search(r"url\((?!data:)|@import|https?://", html), "one file, without a network"
 
 
+def test_the_page_and_the_list_keep_the_same_copy(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """The one whose name does not say that it is a copy, then the shortest."""
+    names = [("IMG_1114.jpg", "copy_2.jpg", "IMG_1114 (1).jpg"), ("DSC1 - a.jpg", "DSC1 - Copy.jpg", "DSC1_KOPIE2.jpg"),
+             ("copyright.jpg", "Copy of it.jpg"), ("08.jpg", "08_1.jpg"), ("p1.jpg", "p2.jpg", "p11.jpg")]  # fmt: skip
+    shutil.rmtree(photos / EVIL)
+    for number, group in enumerate(names):
+        for name in group:
+            shutil.copyfile(photos / "zebra" / f"{number:02}.jpg", photos / "zebra" / name)
+        (photos / "zebra" / f"{number:02}.jpg").unlink()
+    html = page_of(photos, monkeypatch)
+    rows = rows_of(photos.parent / "checked", "duplicates.csv")
+    kept, removed = ([Path(row["path"]).name for row in rows if row["decision"] == word] for word in ("keep", "remove"))
+    assert {*kept} == {group[0] for group in names} and len(kept) + len(removed) == len(rows)
+    (part,) = re.findall(r'<section id="exact_copies">.*?</section>', html, re.DOTALL)
+    shown = re.findall(r'<li title="([^"]*)">.*?<b>(keep|remove)</b></li>', part, re.DOTALL)
+    group_of = {row["path"]: row["group"] for row in rows}
+    assert {(path, word) for path, word in shown} == {(row["path"], row["decision"]) for row in rows}
+    pairs = [*zip(shown[::2], shown[1::2], strict=True)]
+    assert [(one[1], other[1]) for one, other in pairs] == [("keep", "remove")] * len(removed)
+    assert all(group_of[one[0]] == group_of[other[0]] for one, other in pairs)
+
+
 def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.rmtree(photos / EVIL)
     text = words_of(page_of(photos, monkeypatch, code=0))

@@ -1,19 +1,33 @@
 """Section: the images that are there twice, byte for byte."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
 
 import numpy as np
 
 from imagenet_ddp.curation.wrong_labels import KEEP, REMOVE
 from imagenet_ddp.data.sources.groups import first_of_each
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.pages.section import Checked, Copy, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 
 NUM_PAIRS = 36
 FILE = "duplicates.csv"
 COLUMNS = ("group", "path", "label", "split", "decision")
+# how programs and people name a copy: "IMG_1 (1)", "IMG_1 - Copy", "copy_2", "IMG_1 Kopie"
+COPY = re.compile(r"\(\d+\)$|(?<![^\W\d_])(copy|kopie|copie|copia)(?![^\W\d_])", re.IGNORECASE)
+
+
+class _File(NamedTuple):
+    """place: its split and position. decision: of a person, or what is proposed; "": none."""
+
+    place: tuple[str, int]
+    path: str
+    label: str
+    decision: str
 
 
 def exact_copies(checked: Checked) -> Section:
@@ -22,7 +36,9 @@ def exact_copies(checked: Checked) -> Section:
     copies = [copy for copy in checked.copies if _kind(copy.where) == 0 or not (_is_kept(checked, copy.first) and
               _is_kept(checked, copy.second))]  # fmt: skip
     kinds = Counter(_kind(copy.where) for copy in copies)
-    rows = _rows(checked)
+    listed = _groups(checked)
+    rows = [(number, file.path, file.label, file.place[0], file.decision)
+            for number, files in enumerate(listed, 1) for file in files]  # fmt: skip
     files = {FILE: table_bytes(COLUMNS, rows, checked.delimiter)}
     findings = list[Finding]()
     if number := kinds[0]:
@@ -45,39 +61,55 @@ def exact_copies(checked: Checked) -> Section:
         finding = Finding(f"No image is there twice, byte for byte{but}.", Urgency.GOOD)
         return Section("exact_copies", "", findings=[finding], files=files)
     pairs = sorted(copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
-    groups = [[checked.item(*copy.first, where=_in_words(copy.where)), checked.item(*copy.second)] for copy in pairs]
+    group_of = {file.place: files for files in listed for file in files}
+    groups = [_items(checked, copy, group_of[copy.second]) for copy in pairs]
     context = {"groups": groups, "number": len(copies), "num_files": len(rows), "file": FILE,
                "command": checked.relabel.get(FILE, "")}  # fmt: skip
     return Section("exact_copies", "Exact copies", context, findings, files=files, decide=FILE)
+
+
+def _items(checked: Checked, copy: Copy, files: Sequence[_File]) -> list[dict[str, object]]:
+    """Return what the page shows of a pair, in the order of the list. Where all files are in one class and one split,
+    each is shown beside the first."""
+    if _is_one_class(files):
+        first = files[0].place
+        pair = {first, copy.first if copy.second == first else copy.second}
+    else:
+        pair = {copy.first, copy.second}
+    items = [checked.item(*file.place, decision=file.decision) for file in files if file.place in pair]
+    items[0]["where"] = _in_words(copy.where)
+    return items
 
 
 def _is_kept(checked: Checked, place: tuple[str, int]) -> bool:
     return checked.is_kept(FILE, checked.images[place[0]].path(place[1]), checked.label(*place))
 
 
-def _rows(checked: Checked) -> list[tuple[object, ...]]:
-    """Return a row for each file that is there more than once, those that a person has to decide first. Of files in one
-    class and one split, it is proposed to keep the one with the shortest name, which those of copies extend, unless
-    something was decided about one of them."""
+def _groups(checked: Checked) -> list[list[_File]]:
+    """Return the files with each content that is there more than once, those that a person has to decide first. Of
+    files in one class and one split, it is proposed to keep the first, unless something was decided about one of
+    them."""
     places = [*dict.fromkeys(place for copy in checked.copies for place in (copy.first, copy.second))]
     number_of = {place: number for number, place in enumerate(places)}
     pairs = [(number_of[copy.first], number_of[copy.second]) for copy in checked.copies]
-    groups: dict[int, list[tuple[str, str, str]]] = {}  # path, label and split of the files with one content
+    groups: dict[int, list[_File]] = {}
     for place, first in zip(places, first_of_each(len(places), np.array(pairs, np.int64).reshape(-1, 2)), strict=True):
-        file = checked.images[place[0]].path(place[1]), checked.label(*place), place[0]
-        groups.setdefault(int(first), []).append(file)
-    rows = list[tuple[object, ...]]()
-    for number, group in enumerate(sorted(groups.values(), key=_is_one_class), 1):
-        files = sorted(group, key=lambda file: len(file[0])) if _is_one_class(group) else group
-        decisions = [checked.decided(FILE, path, label) for path, label, _ in files]
-        if _is_one_class(files) and not any(decisions):
-            decisions = [KEEP, *[REMOVE] * (len(files) - 1)]
-        rows += [(number, *file, text) for file, text in zip(files, decisions, strict=True)]
-    return rows
+        path, label = checked.images[place[0]].path(place[1]), checked.label(*place)
+        groups.setdefault(int(first), []).append(_File(place, path, label, checked.decided(FILE, path, label)))
+    for files in filter(_is_one_class, groups.values()):
+        files.sort(key=lambda file: _originality(file.path))
+        if not any(file.decision for file in files):
+            files[:] = [_File(*file[:3], REMOVE if number else KEEP) for number, file in enumerate(files)]
+    return sorted(groups.values(), key=_is_one_class)
 
 
-def _is_one_class(files: Sequence[tuple[str, str, str]]) -> bool:
-    return len({(label, split) for _, label, split in files}) == 1
+def _originality(path: str) -> tuple[bool, int, str]:
+    """Return what sorts an original before its copies: its name does not say that it is one, and is not longer."""
+    return COPY.search(PurePath(path).stem) is not None, len(path), path
+
+
+def _is_one_class(files: Sequence[_File]) -> bool:
+    return len({(file.label, file.place[0]) for file in files}) == 1
 
 
 def _is(number: int) -> str:
