@@ -209,6 +209,38 @@ def test_a_copy_to_another_disk_writes_no_other_file(is_full: bool, monkeypatch:
     }
 
 
+def test_what_another_list_of_the_folder_has_moved_is_skipped(capsys: pytest.CaptureFixture[str]):
+    """The lists of a check overlap. No other image gets the place of a moved one, for which a list would take it."""
+    there = files("pets")
+    first = ("pets/train/chat/1.jpg", "chat", "", "remove"), ("pets/train/chat/2.jpg", "chat", "dog", "move")
+    other = *first, ("pets/train/dog/1.jpg", "dog", "chat", "move"), ("pets/train/été/1.jpg", "été", "chat", "keep")
+    decide(*first)
+    Path("list.csv").rename("copies.csv")
+    prepare(*FOLDER, "decisions=copies.csv")
+    decide(*other)
+    refused(*FOLDER, "undo=true")
+    for word in ("1 label changed: dog to chat 1", "0 labels changed; 1 label kept; 1 decision carried out before"):
+        capsys.readouterr()
+        prepare(*FOLDER)
+        printed = capsys.readouterr().out
+        assert (
+            word in printed and "1 row is about an image that copies.csv has moved: nothing is done for it" in printed
+        )
+        assert "1 row is about an image that copies.csv has removed: nothing is done for it" in printed
+        assert files("pets/train/chat")["pets/train/chat/1-dog.jpg"] == "'pets/train/dog/1.jpg'"
+        assert "pets/train/chat/1.jpg" not in files("pets")
+    Path("alone").mkdir()
+    Path("list.csv").rename("alone/list.csv")
+    [message] = refused(*FOLDER, "decisions=alone/list.csv")
+    assert "path must name an image of the data, but does not in 3 rows" in message
+    Path("alone/list.csv").rename("list.csv")
+    Path("broken.undo.json").write_text("{", encoding="utf-8")
+    Path("table.undo.json").write_text('{"kind": "a table", "changes": [], "folders": []}', encoding="utf-8")
+    for name in ("copies.csv", "list.csv"):  # in whatever order
+        prepare(*FOLDER, "undo=true", f"decisions={name}")
+    assert files("pets") == there
+
+
 def test_a_disk_that_has_one_place_for_both_forms_of_a_name():
     for folder, name in (("chat", "caf\u00e9.jpg"), ("dog", "cafe\u0301.jpg")):
         Path("pets/train", folder, name).write_text(folder, encoding="utf-8")

@@ -9,12 +9,13 @@ from imagenet_ddp.system.files import exists
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun
 
+RECORD = ".undo.json"  # how the name of a record_file ends
 FIX = setting("out=PATH", aim="to another place")
 
 
 def record_file(file: Path) -> Path:
     """Return the file beside a list in which prepare=relabel writes what it changes."""
-    return file.with_name(f"{file.stem}.undo.json")
+    return file.with_name(file.stem + RECORD)
 
 
 def require_readable(file: Path) -> None:

@@ -1,7 +1,8 @@
 """Read a list of a check after a person has written decisions into it, and find the images that it names."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -81,11 +82,12 @@ def earlier_decisions(file: Path) -> dict[tuple[str, str, str], str]:
 @dataclass(frozen=True)
 class Decided:
     """wanted: the images that shall have another class, or be removed. num_kept, num_made: decisions that keep the
-    label, and that were carried out before."""
+    label, and that were carried out before. skipped: sentences about those for which nothing is done."""
 
     wanted: list[Wanted]
     num_kept: int
     num_made: int
+    skipped: list[str]
 
 
 def match(
@@ -94,10 +96,12 @@ def match(
     source: Source,
     labels: Labels,
     made: Sequence[Change],
+    by_others: Mapping[str, Sequence[Change]],
     unlabelled: FileImages | None,
 ) -> tuple[Decided, list[str]]:
     """Return (what is decided, the mistakes). Only images of the source and unlabelled ones are found, whatever the
-    paths of the list are. made: the changes of earlier commands."""
+    paths of the list are. made: the changes of earlier commands with this list. by_others: name of another list -> the
+    changes with it."""
     base, splits = labels.base, [images for images in source.splits.values() if isinstance(images, FileImages)]
     others = [unlabelled] if unlabelled is not None else []
     folders = [images.folder.absolute() for images in (*others, *splits)]
@@ -105,6 +109,8 @@ def match(
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
     named = {key for of_row in keys for key in of_row}
     changes = {_key(base.absolute() / each.image): each for each in made}
+    moved = {_key(base.absolute() / each.image): f"{name} has {'moved' if each.label else 'removed'}"
+             for name, of_list in by_others.items() for each in of_list}  # fmt: skip
     places = {
         key: (images, index)
         for images in (*others, *splits)  # an image of the data in a folder of both has a label
@@ -114,11 +120,14 @@ def match(
 
     gone, unknown, stale, redone, several, anew = (list[tuple[int, str]]() for _ in range(6))
     first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
-    wanted, num_kept, num_made = list[Wanted](), 0, 0
+    wanted, num_kept, num_made, skipped = list[Wanted](), 0, 0, Counter[str]()
     for each, of_row in zip(decisions, keys, strict=True):
         key = next((key for key in of_row if key in changes or key in places), None)
         if key is None:
-            gone.append((each.number, each.path))
+            if where := next((moved[key] for key in of_row if key in moved), ""):
+                skipped[where] += 1
+            else:
+                gone.append((each.number, each.path))
             continue
         change, (images, index) = changes.get(key), places.get(key, (None, 0))
         label: str | None = each.label
@@ -146,7 +155,9 @@ def match(
         elif images is not None:
             home = images if label else splits[0]  # the training images
             wanted.append(Wanted(images, index, target, label or "", home.folder))
-    return Decided(wanted, num_kept, num_made), [
+    notes = [f"{'1 row is about an image' if number == 1 else f'{number:,} rows are about images'} that {where}: "
+             f"nothing is done for {'it' if number == 1 else 'them'}" for where, number in skipped.items()]  # fmt: skip
+    return Decided(wanted, num_kept, num_made, notes), [
         *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if others else ''}, but does "
                       "not", gone,
                       f"correct those rows, clear their decision{'' if others else f', or {labels.to_add}'}"),

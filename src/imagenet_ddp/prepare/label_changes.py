@@ -53,7 +53,8 @@ class Labels:
     base: Path
 
     def plan(self, wanted: Sequence[Wanted], made: Sequence[Change]) -> tuple[list[Change], list[Mistake]]:
-        """Return (the changes, what is wrong with them). made: changes of earlier commands, which can be undone."""
+        """Return (the changes, what is wrong with them). made: changes of earlier commands, also with other
+        lists, which can be undone."""
         raise NotImplementedError
 
     def pending(self, changes: Sequence[Change]) -> tuple[list[Change], list[str], list[Mistake]]:

@@ -5,6 +5,7 @@ The changes are written to a file beside the decisions before the first of them 
 on after an interruption, and undo=true restores everything.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -77,18 +78,24 @@ def run(plan: Plan) -> int:
         if unlabelled is not None:
             names = list_folder(unlabelled)[0]
             others = FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64))
-        _apply(labels, record, file, record_file, source, others)
+        _apply(labels, record, _others(record_file, labels.kind), file, record_file, source, others)
     print_message(f"Undo it with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
     print_message(NEXT_STEP if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 
 
 def _apply(
-    labels: Labels, record: Record, file: Path, record_file: Path, source: Source, unlabelled: FileImages | None
+    labels: Labels,
+    record: Record,
+    by_others: dict[str, list[Change]],
+    file: Path,
+    record_file: Path,
+    source: Source,
+    unlabelled: FileImages | None,
 ) -> None:
-    """Write the changes to the record, then make them."""
-    decided, mistakes = match(file, read_decisions(file), source, labels, record.changes, unlabelled)
-    changes, more = labels.plan(decided.wanted, record.changes)
+    """Write the changes to the record, then make them. by_others: as in match."""
+    decided, mistakes = match(file, read_decisions(file), source, labels, record.changes, by_others, unlabelled)
+    changes, more = labels.plan(decided.wanted, [*record.changes, *itertools.chain(*by_others.values())])
     if mistakes or more:
         raise ConfigError([*mistakes, *more])
     if changes:
@@ -98,7 +105,7 @@ def _apply(
         labels.apply(changes)
         new.write(record_file, len(new.changes))
     print_message(f"{printable(_summary(decided, file.with_name(REMOVED)))}.", sys.stdout)
-    for line in (*labels.notes(changes), *_emptied(decided.wanted, source)):
+    for line in (*decided.skipped, *labels.notes(changes), *_emptied(decided.wanted, source)):
         print_message(f"note: {printable(line)}", sys.stdout)
 
 
@@ -168,6 +175,16 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
         print_message(
             f"note: {count_noun(len(gone), 'image')} gone: {printable(shorten_list(gone, MAX_NAMED))}", sys.stdout
         )
+
+
+def _others(record_file: Path, kind: str) -> dict[str, list[Change]]:
+    """Return what was changed with the other lists of the folder."""
+    found = dict[str, list[Change]]()
+    for file in sorted(record_file.parent.glob(f"*{decision_lists.RECORD}")):
+        if file.name != record_file.name:
+            with contextlib.suppress(ConfigError):  # it is of other images
+                found[f"{file.name.removesuffix(decision_lists.RECORD)}.csv"] = _read(file, kind).changes
+    return found
 
 
 def _read(file: Path, kind: str) -> Record:
