@@ -76,10 +76,10 @@ class Counting(TrainLog):
         super().on_train_batch_start(*args, **kwargs)
         self.num_batches += 1
 
-    def _read(self) -> tuple[Sums, Sums]:
+    def read_sums(self) -> tuple[Sums, Sums]:
         if self.sums._host is None:
             self.read_after.append(self.num_batches)
-        return super()._read()
+        return super().read_sums()
 
     def _total(self, trainer: L.Trainer) -> dict[str, float]:
         self.asked_after.append(self.num_batches)

@@ -10,6 +10,7 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log, of_all
 from imagenet_ddp.config.figures import FIGURES, Figure, as_words, figure_of
+from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -67,12 +68,12 @@ class Progress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
-        if self._train_log.counts_images:
-            if step == 1 and self._draws:
-                self._shown = self._train_log.epoch_so_far()
-            if self._log_every and (step % self._log_every == 0 or step == steps):
-                self._write(self._train_log.step_line(trainer, step, steps, self._eta(trainer)))
-                self._shown = self._train_log.epoch_so_far()
+        is_due = bool(self._log_every) and (step % self._log_every == 0 or step == steps)
+        if self._train_log.counts_images and (is_due or (step == 1 and self._draws)):
+            last, so_far = self._train_log.read_sums()
+            self._shown = so_far.means()
+            if is_due:
+                self._write(self._step_line(trainer, step, steps, self._means_text(last, so_far)))
         self._draw(self._bar, trainer, step, steps)
 
     def on_validation_batch_end(
@@ -81,7 +82,7 @@ class Progress(L.Callback):
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         step, steps = batch_idx + 1, int(sum(limits))
         if self._train_log.counts_images and step % self._val_log_every == 0:
-            self._write(self._train_log.val_line(trainer, pl_module, outputs, batch, step, steps))
+            self._write(self._val_line(trainer, pl_module, outputs, step, steps))
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -121,6 +122,45 @@ class Progress(L.Callback):
         self._num_rows_shown += 1
         is_best = bool(log.scores) and log.best.epoch == epoch
         return "\n".join([*titles, table_row(log.figures, values, is_best=is_best)])
+
+    # in these lines, each figure of the last step is followed by its mean in brackets
+
+    def _step_line(self, trainer: L.Trainer, step: int, steps: int, means: str) -> str:
+        times = self._train_log.train_times
+        now, epoch = times.last, times.epoch
+        count = max(epoch.steps, 1)
+        return (
+            f"epoch {of_all(trainer, trainer.current_epoch + 1)} step {step}/{steps}"
+            f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
+            f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
+            f" | {means} | {epoch.images_per_s:.1f} images/s | ETA {self._eta(trainer)}"
+        )
+
+    def _val_line(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Mapping[str, Any] | None, step: int, steps: int
+    ) -> str:
+        """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
+        None if no image of the batch counts on this rank."""
+        start_s, times = time.perf_counter(), self._train_log.val_times
+        so_far: Sums = pl_module.validation_sums()
+        mine: Sums = outputs["sums"] if outputs else Sums.zeros([*so_far.totals], pl_module.device)
+        last, all_so_far = to_host(mine, so_far)
+        times.add_wait(time.perf_counter() - start_s)
+        now, validation = times.last, times.epoch
+        owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
+        return (
+            f"validation step {step}/{steps}"
+            f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
+            f" | {self._means_text(last, all_so_far)} | (mean so far{owner})"
+        )
+
+    def _means_text(self, last: Sums, so_far: Sums) -> str:
+        now, mean = last.means(), so_far.means()
+        return " | ".join(
+            f"{each.title} {each.text(now[each.name])} ({each.text(mean[each.name]).removesuffix(' %')})"
+            for each in self._train_log.figures
+            if each.name in now
+        )
 
     def _write(self, line: str) -> None:
         (self.run_log.note if self.run_log.is_terminal or self.run_log.has_other_bar else self.run_log.say)(line)

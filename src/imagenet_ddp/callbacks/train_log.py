@@ -1,5 +1,5 @@
-"""Sum and time what a training run measures (losses, accuracies, times and best scores), and format it as lines of the
-log. Progress, History, ResumeCheckpoint and the loggers read them here."""
+"""Sum and time what a training run measures: losses, accuracies, times and best scores. Progress, History,
+ResumeCheckpoint and the loggers read them here."""
 
 import time
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, cpu_se
 from imagenet_ddp.config.figures import FIGURES_OF, START, TOP1
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.lightning_module import STEP_RETURNS
-from imagenet_ddp.models.sums import Sums, to_host
+from imagenet_ddp.models.sums import Sums
 from imagenet_ddp.models.task import task_of
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
@@ -118,7 +118,7 @@ class TrainLog(L.Callback):
         self.updated = self.updated or is_update
         # Lightning passes metrics to its loggers in exactly these steps
         if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
-            self._read()
+            self.read_sums()
             means, span = self.sums.take().means(), self.train_times.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])  # with optim.layer_decay, that of the first layers
             rest = {"lr": lr, "images_per_s": span.images_per_s, "data_wait_frac": span.data_wait_frac}
@@ -179,9 +179,9 @@ class TrainLog(L.Callback):
 
     # -- values that other callbacks and the summary read
 
-    def _read(self) -> tuple[Sums, Sums]:
-        """Return the sums of the last step and of this epoch. Count the wait for the device as part of this step, not
-        as waiting for data."""
+    def read_sums(self) -> tuple[Sums, Sums]:
+        """Return the sums of the last step and of this epoch, over this rank's images. Count the wait for the device as
+        part of this step, not as waiting for data."""
         start_s = time.perf_counter()
         sums = self.sums.read()
         self.train_times.add_wait(time.perf_counter() - start_s)
@@ -189,12 +189,8 @@ class TrainLog(L.Callback):
 
     def _total(self, trainer: L.Trainer) -> dict[str, float]:
         """Return the means of this epoch so far over all ranks. Call on all ranks."""
-        self._read()
+        self.read_sums()
         return self.sums.total(trainer).means()
-
-    def epoch_so_far(self) -> dict[str, float]:
-        """Return the means over this rank's images of this epoch. Waits for the device."""
-        return self._read()[1].means()
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
@@ -209,52 +205,6 @@ class TrainLog(L.Callback):
         """Return the seconds of training measured on this rank, including the parts before a resume."""
         return self.train_s + (self._end[0] if self._end else time.perf_counter()) - self._begin_s
 
-    # -- lines of the log: each figure of the last step is followed by its mean in brackets
-
-    def step_line(self, trainer: L.Trainer, step: int, steps: int, eta: str) -> str:
-        """Return the line of a training step. Waits for the device. eta: the time left."""
-        means = self._means_text(*self._read())
-        now, epoch = self.train_times.last, self.train_times.epoch
-        count = max(epoch.steps, 1)
-        return (
-            f"epoch {of_all(trainer, trainer.current_epoch + 1)} step {step}/{steps}"
-            f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
-            f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
-            f" | {means} | {epoch.images_per_s:.1f} images/s | ETA {eta}"
-        )
-
-    def val_line(
-        self,
-        trainer: L.Trainer,
-        pl_module: Any,
-        outputs: Mapping[str, Any] | None,
-        batch: Any,
-        step: int,
-        steps: int,
-    ) -> str:
-        """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
-        None if no image of the batch counts on this rank."""
-        start_s = time.perf_counter()
-        so_far: Sums = pl_module.validation_sums()
-        mine: Sums = outputs["sums"] if outputs else Sums.zeros([*so_far.totals], pl_module.device)
-        last, all_so_far = to_host(mine, so_far)
-        self.val_times.add_wait(time.perf_counter() - start_s)
-        now, validation = self.val_times.last, self.val_times.epoch
-        owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
-        return (
-            f"validation step {step}/{steps}"
-            f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
-            f" | {self._means_text(last, all_so_far)} | (mean so far{owner})"
-        )
-
-    def _means_text(self, last: Sums, so_far: Sums) -> str:
-        now, mean = last.means(), so_far.means()
-        return " | ".join(
-            f"{each.title} {each.text(now[each.name])} ({each.text(mean[each.name]).removesuffix(' %')})"
-            for each in self.figures
-            if each.name in now
-        )
-
     # -- checkpoints
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -266,7 +216,7 @@ class TrainLog(L.Callback):
         ranks."""
         assert self._trainer is not None
         train_s, train_cpu_s = self.times(self._trainer)
-        self._read()
+        self.read_sums()
         return {
             "scores": dict(self.scores),
             "bests": {key: asdict(best) for key, best in self.bests.items()},
