@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig, PredictConfig
-from imagenet_ddp.config.section import make, to_plain
+from imagenet_ddp.config.section import WITH_ARGS, make, to_plain
 from imagenet_ddp.config.stored import literal, not_plain, refused
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -26,6 +26,7 @@ RUNS = "torch.utils.collect_env.run"  # runs a shell command, and is none of Hyd
 OWN = {
     "model": "torchvision.models.resnet18", "data": "torchvision.datasets.ImageFolder",
     "optim": "torch.optim.SGD", "loss": "torch.nn.CrossEntropyLoss", "schedule": "builtins.dict",
+    "transform": "torch.nn.Identity", "module": "torch.nn.Identity",
 }  # fmt: skip
 
 Change = Callable[[dict[str, Any]], None]
@@ -79,7 +80,11 @@ def naming(place: str, target: str, **arguments: Any) -> Change:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["model.args", "data._target_", "callbacks loss._target_ schedule._target_"])
+@pytest.mark.parametrize(
+    "place",
+    ["model.args", "data._target_", "callbacks logger " + " ".join(f"{group}._target_" for group in WITH_ARGS
+                                                                   if group not in ("model", "data"))],
+)  # fmt: skip
 def test_no_command_runs_the_code_of_a_checkpoint(
     place: str, evil: Callable[[Change], Path], run: Run, tree: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +96,8 @@ def test_no_command_runs_the_code_of_a_checkpoint(
     for verb, options in {
         "predict": (f"checkpoint={checkpoint}", f"images={tree / 'val/cat'}"),
         "evaluate": (f"checkpoint={checkpoint}", "hydra.run.dir=e"),
+        "features": (f"checkpoint={checkpoint}", "hydra.run.dir=f"),
+        "export": (f"checkpoint={checkpoint}", "out=net.onnx"),
         "train": (f"resume={tmp_path / 'theirs'}", "trainer.max_epochs=7"),
         "report": (str(tmp_path / "theirs"),),
     }.items():
@@ -106,7 +113,7 @@ def test_no_command_runs_the_code_of_a_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "place", [*(f"{group}.{key}" for group in OWN for key in ("_target_", "args")), "logger", "callbacks"]
+    "place", [*(f"{group}.{key}" for group in WITH_ARGS for key in ("_target_", "args")), "logger", "callbacks"]
 )
 def test_a_resume_makes_no_class_of_the_checkpoint(place: str, evil: Callable[[Change], Path]) -> None:
     checkpoint = evil(naming(place, RUNS, command="false"))

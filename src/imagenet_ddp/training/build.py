@@ -69,11 +69,18 @@ class Run:
 
 
 def make_data(
-    plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True, scan: Scan | None = None
+    plan: Plan,
+    world: World,
+    say: Callable[[str], None],
+    *,
+    need_train: bool = True,
+    is_training: bool = False,
+    scan: Scan | None = None,
 ) -> ImageDataModule:
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
-    images. say: function that writes a line to the log. need_train: open the training images, too. scan: of the
-    images, if this node's command has looked at them."""
+    images. say: function that writes a line to the log. need_train: open the training images, too. is_training: make
+    the user's own transform of them, which other commands must not make of a checkpoint. scan: of the images, if this
+    node's command has looked at them."""
     config, options = plan.config, data_options(plan)
     source = open_source(options, config.seed, verb="train" if need_train else "evaluate", found=scan)
     images = source.train if source.train is not None else source.val
@@ -81,7 +88,7 @@ def make_data(
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images,
-        say, make_own_transform(config.transform, last_train_size(options)) if need_train else None,
+        say, make_own_transform(config.transform, last_train_size(options)) if is_training else None,
     )  # fmt: skip
     classes = source.classes
     if need_train and len(classes) < 2:  # folders and tables are checked before
@@ -182,7 +189,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     """Make all parts of a training run. Raises ConfigError if they cannot be made or combined, or if the run cannot be
     resumed with them."""
     stored = read(job.checkpoint) if job.checkpoint is not None else None
-    data = make_data(plan, world, log.say, scan=job.scan)
+    data = make_data(plan, world, log.say, is_training=True, scan=job.scan)
     classes, images = data.source.classes, data.train_images
     if job.checkpoint is not None and stored is not None:
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))
