@@ -19,15 +19,15 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     notebook: Any = nbformat.read(ROOT / "docs/own_photos.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
-    write_images(tmp_path / "photographs", {"cat": 10, "dog": 10, "owl": 10}, size=64)
+    write_images(tmp_path / "my photographs", {"cat": 10, "dog": 10, "owl": 10}, size=64)
     write_images(tmp_path, {"new": 3}, size=64)
     torch.manual_seed(0)
     torch.save(torchvision.models.get_model(NET).state_dict(), tmp_path / "net.pt")
     options = f"experiment=probe model.name={NET} model.weights=net.pt data.image_size=64 trainer.accelerator=cpu"
     choose = next(cell for cell in notebook.cells if cell.id == "choose")
     assert 'OPTIONS = "experiment=probe"' in choose.source
-    choose.source = choose.source.replace("experiment=probe", options)
-    start, python = "{sys.executable} -m", f"{write_programs(tmp_path / 'bin')}/python -m"
+    choose.source = choose.source.replace("experiment=probe", options).replace('"photographs"', '"my photographs"')
+    start, python = '"{sys.executable}" -m', f"{write_programs(tmp_path / 'bin')}/python -m"
     assert sum(start in cell.source for cell in notebook.cells) == 1
     for cell in notebook.cells:
         cell.source = cell.source.replace(start, python)

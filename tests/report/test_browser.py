@@ -75,7 +75,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     num_doubtful = int((found.top_probability[:, 1] >= 0.5 * found.confidence).sum())
     assert seen["short"] == min(24, num_doubtful) + min(24, num_wrong)
     assert seen["whole"] == min(60, num_doubtful) + min(60, num_wrong)
-    assert f"Of {num_doubtful} images, predicted right or wrong, the second class is at least half as probable" in html
+    assert f"For {num_doubtful} images, predicted right or wrong, the second class is at least half as probable" in html
     assert seen["heights"] == [True, True], "a table of some rows is shown whole"
 
 

@@ -105,6 +105,21 @@ def test_the_table_of_classes_has_no_empty_column(num_wrong: int, tmp_path: Path
     assert ("40 of 40" in " ".join(page.summary)) == (not num_wrong)
 
 
+@pytest.mark.parametrize(("num_wrong", "said"), [(1, "lists the 1 of 40 images whose"), (2, "lists the 2 of 40")])
+def test_of_one_image_nothing_is_said_in_the_plural(
+    num_wrong: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(40) % 4
+    probabilities = np.eye(4)[target] * 0.9 + 0.025
+    probabilities[:num_wrong] = probabilities[3]
+    page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, list("abcd"))), maps=False)
+    text = page.files["report.html"].decode()
+    for plural in ("it has learned their labels", "Some are mistakes", "lists all"):
+        assert (plural in text) == (num_wrong > 1), plural
+    assert said in page.summary[-1] and ("most doubtful first" in page.summary[-1]) == (num_wrong > 1)
+
+
 def near_copies_csv(*rows: tuple[object, str, str, str]) -> bytes:
     """Return the list of a check. rows: group, path, label, the most similar image."""
     found = [(group, path, label, "train", "0.900", "0.80", other) for group, path, label, other in rows]

@@ -39,6 +39,7 @@ def texts(figure: Figure) -> list[str]:
 def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "Wide " * 40)
     assert_no_text_is_cut(figure)
+    assert all(tick == int(tick) for axes in figure.axes for tick in axes.get_xticks())
 
 
 def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:

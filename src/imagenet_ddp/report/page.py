@@ -210,6 +210,11 @@ def _what_is_listed(number: int, total: str) -> str:
     """Return what LABELS_FILE holds. number: of images in it. total: all images, "800 images"."""
     if not number:
         return f"the net predicts the label of each of {total}."
+    if number == 1:
+        return (
+            f"{error_analysis.LABELS_FILE} lists the 1 of {total} whose prediction differs from the label. It is a "
+            "mistake of the net or a wrong label: look at it before you relabel it."
+        )
     return (
         f"{error_analysis.LABELS_FILE} lists the {number:,} of {total} whose prediction differs from the label, most "
         "doubtful first. It holds wrong labels and mistakes of the net: look at an image before you relabel it."

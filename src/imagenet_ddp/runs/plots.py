@@ -69,7 +69,7 @@ def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percen
     every = np.concatenate([*values, np.empty(0)])
     axes.set_title(title, loc="left")
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(True)
     axes.spines[["top", "right"]].set_visible(False)
     if not percent and len(every) and every.min() > 0 and every.max() > 50 * np.median(every):

@@ -105,6 +105,8 @@ def test_labels_of_any_integer_type_are_used(monkeypatch: pytest.MonkeyPatch, ta
 
 
 def test_classes_a_checkpoint_does_not_know_are_named():
+    with pytest.raises(ConfigError, match=r"the 2 classes of a\.ckpt, but 1 is not: new"):
+        check_classes(Source(["cat", "new"], None, None), ["cat", "dog"], "a.ckpt")
     source = Source(["cat", *(f"new{number}" for number in range(7))], None, None)
     with pytest.raises(ConfigError) as caught:
         check_classes(source, ["cat", "dog"], "a.ckpt")

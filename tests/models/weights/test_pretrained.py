@@ -198,6 +198,16 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
         load_weights_into(net, found(tmp_path / "diverged.pt"), (head.rpartition(".")[0],), list("abcdef"))
 
 
+def test_a_mistyped_file_is_taken_for_one_with_a_similar_name(net: torch.nn.Module, tmp_path: Path):
+    (tmp_path / "lite0.txt").touch()  # no weights
+    torch.save(net.state_dict(), tmp_path / "lite0.pth")
+    for typed, fix in (("lite.pth", str(tmp_path / "lite0.pth")), ("resnet.pth", "DEFAULT")):
+        with pytest.raises(ConfigError) as caught:
+            found(tmp_path / typed)
+        [mistake] = caught.value.mistakes
+        assert [each.options for each in mistake.fixes] == [(f"model.weights={fix}",)]
+
+
 def test_a_damaged_file_and_a_pipe_are_refused(net: torch.nn.Module, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.pt")
     with pytest.raises(ConfigError, match=r"pipe\.pt cannot be read \(it is not a regular file\)"):

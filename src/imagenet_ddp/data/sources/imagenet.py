@@ -91,8 +91,8 @@ def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray
     unknown = [name for name in source.classes if one_form(name) not in known]
     if unknown:
         what = (
-            f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
-            f"{class_list(unknown)}"
+            f"the data's classes must be among the {len(classes)} classes of {origin}, but "
+            f"{len(unknown)} {'is' if len(unknown) == 1 else 'are'} not: {class_list(unknown)}"
         )
         way = setting("data.root=FOLDER", aim=f"to data that has only classes of {origin}")
         raise ConfigError(Mistake(what, ("data.root",), (way,)))

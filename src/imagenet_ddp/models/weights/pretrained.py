@@ -18,13 +18,13 @@ from imagenet_ddp.config.paths import HUB, is_file, is_remote
 from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.weights import facts as weight_facts
 from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.models.weights.hub import from_hub, from_timm
-from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
+from imagenet_ddp.system.files import begins_as_zip, beside, expand_home, zip_damage
 from imagenet_ddp.system.nonfinite import is_endless, not_stored
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, load_error, shorten_list
@@ -89,6 +89,8 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
     except FileNotFoundError:
         what = f"{key} must be a file of weights, but {path} does not exist"
         ways = (setting(f"{key}=DEFAULT", aim="to load the weights of the library"),) if library else ()
+        if near := beside(path, lambda each: each.suffix == path.suffix and each.is_file()):
+            ways = (Fix((f"{key}={near}",), said=f"did you mean {key}={near}?"),)
         raise ConfigError(Mistake(what, (key,), ways, hint="" if ways else "correct the path")) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
@@ -103,11 +105,11 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
             raise _unreadable(key, path, reason)
         return tensors
 
-    beside: Mapping[str, Any] = stored if is_mapping(stored) else {}
-    if weight_facts.states_use(beside) and (wrong := wrong_facts(beside[weight_facts.KEY])):
+    stated: Mapping[str, Any] = stored if is_mapping(stored) else {}
+    if weight_facts.states_use(stated) and (wrong := wrong_facts(stated[weight_facts.KEY])):
         raise _unreadable(key, path, f"it must be a file whose {wrong[0]}")
-    facts = weight_facts.of_file(beside, library, name, origin)
-    return Weights(origin, read, facts, beside.get(weight_facts.KEY, {}))
+    facts = weight_facts.of_file(stated, library, name, origin)
+    return Weights(origin, read, facts, stated.get(weight_facts.KEY, {}))
 
 
 def _content(path: Path) -> Any:

@@ -16,7 +16,8 @@ def unreadable(checked: Checked) -> Section | None:
     if not number:
         finding = Finding(f"All {total:,} images can be read.", Urgency.GOOD)
         return Section("unreadable", "", findings=[finding], files=files)
-    text = f"{number:,} of {count_noun(total, 'image')} cannot be read: copy the files again, or remove them."
+    text = f"{number:,} of {count_noun(total, 'image')} cannot be read: "
+    text += "copy the file again, or remove it." if number == 1 else "copy the files again, or remove them."
     rows = [(checked.name(split, index), reason) for split, index, reason in checked.unreadable[:NUM_ROWS]]
     context = {"rows": rows, "number": number, "file": FILE, "command": checked.relabel.get(FILE, "")}
     findings = [Finding(text, Urgency.FIRST, "unreadable")]

@@ -28,8 +28,10 @@ def wrong_labels(checked: Checked) -> Section | None:
         but = f", but for {num_kept:,} that you have decided to keep" if num_kept else ""
         finding = Finding(f"Each of {total} looks like the class of its label{but}.", Urgency.GOOD)
         return Section(NAME, "", findings=[finding], files=files)
-    looks = "1 looks" if number == 1 else f"{number:,} look"
-    text = f"{looks} more like another class than like the label: look at the first ones, and correct wrong labels."
+    looks, aim = f"{number:,} look", "look at the first ones, and correct wrong labels"
+    if number == 1:
+        looks, aim = "1 looks", "look at it, and correct the label if it is wrong"
+    text = f"{looks} more like another class than like the label: {aim}."
     pictures = [
         checked.item(
             *features.place(row),

@@ -176,8 +176,9 @@ def _of_tar(files: list[Path], folder: Path, config: PrepareConfig) -> tuple[Sou
     foreign = sorted({each for images in of_split.values() for each in images.classes} - {*classes, ""})
     if foreign:
         wrong.append(
-            f"each class of val must also be one of train, but {len(foreign)} are not: "
-            f"{printable(shorten_list(foreign))}. Hint: correct the list of labels."
+            f"each class of val must also be one of train, but {len(foreign)} "
+            f"{'is' if len(foreign) == 1 else 'are'} not: {printable(shorten_list(foreign))}. "
+            "Hint: correct the list of labels."
         )
     if wrong:
         raise ConfigError(wrong)
