@@ -241,6 +241,29 @@ def test_what_another_list_of_the_folder_has_moved_is_skipped(capsys: pytest.Cap
     assert files("pets") == there
 
 
+def test_the_last_image_of_a_group_is_not_removed_by_a_slip():
+    def groups(first: str, second: str) -> None:
+        ours = f"{first},train/chat/1.jpg,keep", f"{second},train/chat/2.jpg,Remove", f"{second},train/dog/2.jpg,remove"
+        rows = *ours, "3,train/dog/1.jpg,remove", "3,train/été/1.jpg,", "4,train/été/2.jpg,remove"
+        Path("list.csv").write_text("\n".join(("group,path,decision", *rows)), encoding="utf-8")
+
+    Path("copies.csv").write_text("path,decision\ntrain/chat/1.jpg,remove\n", encoding="utf-8")
+    groups("1", "2")
+    [message] = refused(*FOLDER)
+    assert "must stay, but all are removed in 2 rows: row 3 (train/chat/2.jpg), row 4" in message
+    assert "to remove all" in message
+    groups("1", "")
+    prepare(*FOLDER)
+    assert not {"pets/train/chat/2.jpg", "pets/train/dog/2.jpg"} & {*files("pets")}
+    prepare(*FOLDER, "undo=true")
+    prepare(*FOLDER, "decisions=copies.csv")  # the one to be kept
+    groups("1", "1")
+    [message] = refused(*FOLDER)
+    assert "all are removed in 3 rows: row 2" in message
+    prepare(*FOLDER, "undo=true", "decisions=copies.csv")
+    prepare(*FOLDER)
+
+
 def test_a_disk_that_has_one_place_for_both_forms_of_a_name():
     for folder, name in (("chat", "caf\u00e9.jpg"), ("dog", "cafe\u0301.jpg")):
         Path("pets/train", folder, name).write_text(folder, encoding="utf-8")
@@ -259,13 +282,15 @@ def test_no_image_is_removed_into_a_class_folder():
     assert "decisions must be a file outside data.root (pets) for remove" in message
 
 
-def test_a_list_is_applied_in_parts():
+def test_a_list_is_applied_in_parts(capsys: pytest.CaptureFixture[str]):
     there = files("pets")
     decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
     prepare(*FOLDER)
     # the name that the first leaves is reserved for the way back
     decide(("pets/train/chat/1.jpg", "chat", "dog", "move"), ("pets/train/dog/1.jpg", "dog", "chat", "move"))
+    capsys.readouterr()
     prepare(*FOLDER)
+    assert "Undo it, and 1 earlier change with this list, with: " in capsys.readouterr().out
     assert files("pets") == {
         {"pets/train/chat/1.jpg": "pets/train/dog/1-chat.jpg",
          "pets/train/dog/1.jpg": "pets/train/chat/1-dog.jpg"}.get(path, path): text

@@ -1,5 +1,6 @@
 """Read a list of a check after a person has written decisions into it, and find the images that it names."""
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, printable, shorten_list
 
-COLUMNS = ("path", "label", "suggested", "decision")
+COLUMNS = ("path", "label", "suggested", "group", "decision")
 NEEDED = ("path", "decision")
 # what people mean by other words
 OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"), REMOVE) | {"yes": MOVE, "y": MOVE}
@@ -26,12 +27,14 @@ OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"),
 
 @dataclass(frozen=True)
 class Decision:
-    """A row of the list in which a person has decided. label: when the list was made; "" if it has no such column."""
+    """A row of the list in which a person has decided. label: when the list was made; "" if it has no such column.
+    group: of copies, if a person has decided about all of it; "" otherwise."""
 
     number: int  # as a spreadsheet shows it
     path: str
     label: str
     suggested: str
+    group: str
     text: str
 
     def meaning(self, label: str, classes: Sequence[str]) -> str | None:
@@ -57,6 +60,9 @@ def read_decisions(file: Path) -> list[Decision]:
         rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"
         raise ConfigError(rows_message(rule, wrong, "put quotes around text that contains a comma"))
     columns = [cells.columns.get(name, [""] * len(cells.numbers)) for name in COLUMNS]
+    *_, groups, texts = columns
+    undecided = {group for group, text in zip(groups, texts, strict=True) if not text.strip()}
+    columns[-2] = ["" if group in undecided else group for group in groups]
     found = [
         Decision(number, of_text_cell(path), *(one_form(of_text_cell(cell.strip())) for cell in others))
         for number, path, *others in zip(cells.numbers, *columns, strict=True)
@@ -111,6 +117,9 @@ def match(
     changes = {_key(base.absolute() / each.image): each for each in made}
     moved = {_key(base.absolute() / each.image): f"{name} has {'moved' if each.label else 'removed'}"
              for name, of_list in by_others.items() for each in of_list}  # fmt: skip
+    removed = {
+        _key(base.absolute() / each.image) for each in itertools.chain(made, *by_others.values()) if not each.label
+    }
     places = {
         key: (images, index)
         for images in (*others, *splits)  # an image of the data in a folder of both has a label
@@ -165,12 +174,31 @@ def match(
                       "class, but is not", unknown,
                       f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
+        *rows_message(f"{file}: an image of each group must stay, but all are removed",
+                      _lost(decisions, keys, removed),
+                      "write keep into one row of the group, or clear their cells in the column group to remove all"),
         *rows_message(f"{file}: label must be that of the image, but is not", stale, "make a new list"),
         *rows_message(f"{file}: a decision that was carried out must stay, but is another", redone,
                       "undo it first (undo=true)"),
         *rows_message(f"{file}: path must not be that of an earlier image, which was moved from there, but is", anew,
                       "give the list another name, which will be undone by itself"),
     ]  # fmt: skip
+
+
+def _lost(decisions: Sequence[Decision], keys: Sequence[Sequence[str]], removed: set[str]) -> list[tuple[int, str]]:
+    """Return the rows of the groups of which no image would be left. keys: of each row. removed: those of images that
+    earlier commands have removed."""
+    groups: dict[str, list[tuple[Decision, bool]]] = {}
+    for each, of_row in zip(decisions, keys, strict=True):
+        if each.group:
+            groups.setdefault(each.group, []).append((each, not removed.isdisjoint(of_row)))
+    return [
+        (each.number, each.path)
+        for rows in groups.values()
+        if len(rows) > 1 and not all(is_gone for _, is_gone in rows)
+        if all(is_gone or each.text.casefold() == REMOVE for each, is_gone in rows)
+        for each, _ in rows
+    ]
 
 
 def _close_to(text: str, classes: Sequence[str]) -> str:

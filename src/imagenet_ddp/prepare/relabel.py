@@ -79,7 +79,9 @@ def run(plan: Plan) -> int:
             names = list_folder(unlabelled)[0]
             others = FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64))
         _apply(labels, record, _others(record_file, labels.kind), file, record_file, source, others)
-    print_message(f"Undo it with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
+    before = count_noun(len(record.changes), "earlier change")
+    what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
+    print_message(f"{what}with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
     print_message(NEXT_STEP if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 
@@ -171,6 +173,8 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
     parts = [f"{count_noun(num_images, 'image')} moved back"] if num_images else []
     parts += [f"{count_noun(num_labels, 'label')} changed back"] if num_labels or not num_images else []
     print_message(f"{'; '.join(parts)}.", sys.stdout)
+    what = "all changes ever made with this list are taken back; decisions that a later check has replaced must be made"
+    print_message(f"note: {what} again", sys.stdout)
     if gone:
         print_message(
             f"note: {count_noun(len(gone), 'image')} gone: {printable(shorten_list(gone, MAX_NAMED))}", sys.stdout
