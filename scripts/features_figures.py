@@ -13,10 +13,10 @@ import torch
 from imagenet_ddp.curation.cross_validation import fold_of_each
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.label_next import choose
-from imagenet_ddp.curation.unknown import familiarity, reference_of
+from imagenet_ddp.curation.unknown import Familiarity, reference_of
 from imagenet_ddp.models.regression import PrincipalAxes
 
-SEEDS = 5
+DRAWS, SEEDS = 20, 5  # of classes, which differ much; of labels
 FIRST, RANDOM = 3, 4  # labels of each class at first; draws of random images that are compared with
 
 
@@ -41,8 +41,8 @@ def unknown(every: Features, seed: int) -> list[float]:
     train, test = folds < 4, folds == 4  # as many training images as a run has; the threshold comes from folds of them
     given = own.rows(train)
     reference = reference_of(Features(**{**vars(given), "is_val": np.zeros(train.sum(), bool)}), "")
-    functions = torch.from_numpy(reference.weight), torch.from_numpy(reference.bias)
-    scores = [familiarity(torch.from_numpy(each), *functions).numpy() for each in (own.vectors[test], others.vectors)]
+    familiarity = Familiarity(reference)
+    scores = [familiarity(torch.from_numpy(each)).numpy() for each in (own.vectors[test], others.vectors)]
     shares = [
         probabilities(own.vectors[train], targets[train], len(classes) // 2, each).max(1)
         for each in (own.vectors[test], others.vectors)
@@ -78,12 +78,12 @@ def label_next(every: Features, seed: int) -> list[float]:
 def main() -> None:
     every = read_features(Path(sys.argv[1]))
     print(f"{len(every):,} images, {len(every.classes)} classes")
-    for name, measure, columns in (
-        ("unknown", unknown, ("AUROC of familiarity", "of the highest probability", "known accepted",
+    for name, measure, draws, columns in (
+        ("unknown", unknown, DRAWS, ("AUROC of familiarity", "of the highest probability", "known accepted",
                               "strangers accepted")),
-        ("label_next", label_next, ("first labels", "random", "chosen")),
+        ("label_next", label_next, SEEDS, ("first labels", "random", "chosen")),
     ):  # fmt: skip
-        rows = np.array([measure(every, seed) for seed in range(SEEDS)])
+        rows = np.array([measure(every, seed) for seed in range(draws)])
         for column, values in zip(columns, rows.T, strict=True):
             print(f"{name}: {column} {values.mean():.3f} ({values.min():.3f} to {values.max():.3f})", flush=True)
 

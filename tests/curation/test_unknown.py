@@ -13,18 +13,18 @@ from torch import nn
 
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.features import Features
-from imagenet_ddp.curation.unknown import Reference, accepting, familiarity, find, net_digest, read, reference_of, write
+from imagenet_ddp.curation.unknown import Familiarity, Reference, accepting, find, net_digest, read, reference_of, write
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
 
 TRANSFORM = EvalTransform(32, 36, (0.5,) * 3, (0.2,) * 3, "bilinear", "crop", 0.0, 0.0, False)
-REFERENCE = Reference(np.ones((2, 3), np.float32), np.zeros(2, np.float32), 0.25, "digest")
+ONES, ZEROS = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
+REFERENCE = Reference(ONES, ZEROS[:2], ZEROS, ONES, np.ones((4, 2), np.float32), 0.25, "digest")
 
 
 def scores(reference: Reference, vectors: np.ndarray) -> np.ndarray:
-    parts = (torch.from_numpy(each) for each in (vectors, reference.weight, reference.bias))
-    return familiarity(*parts).numpy()
+    return Familiarity(reference)(torch.from_numpy(vectors)).numpy()
 
 
 @pytest.mark.parametrize("has_val", [True, False])
@@ -43,8 +43,8 @@ def test_the_known_are_accepted_and_strangers_are_not(has_val: bool) -> None:
     assert scores(reference, middle)[0] < 0.01
 
 
-def test_it_is_the_ratio_of_two_normal_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with the log densities, up to the scale."""
+def test_it_is_the_sum_of_two_scores() -> None:
+    """Compared with the log densities of two normal distributions, and with the cosines to the training images."""
     features = blobs(400, size=4)
     found = scores(reference_of(features, ""), features.vectors)
     rows = features.rows(~features.is_val)
@@ -58,7 +58,35 @@ def test_it_is_the_ratio_of_two_normal_distributions(monkeypatch: pytest.MonkeyP
         return -(away * np.linalg.solve(covariance, away.T).T).sum(1) / 2
 
     ratio = np.max([log_density(mean) for mean in means], axis=0) - log_density(centre)
-    np.testing.assert_allclose(found, ratio / np.median(ratio[features.is_val]), rtol=1e-3, atol=1e-4)
+    units = features.vectors - centre
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    cosines = np.sort(units @ units[~features.is_val].T)[:, -3:].mean(1)
+    expected = ratio / ratio[features.is_val].std() + 0.5 * cosines / cosines[features.is_val].std()
+    np.testing.assert_allclose(found, expected / np.median(expected[features.is_val]), rtol=1e-3, atol=1e-4)
+
+
+def test_the_nearest_images_tell_classes_of_several_kinds_from_strangers() -> None:
+    """Each class has two kinds of things. A stranger lies between them, where the mean of the class is."""
+    kinds = np.eye(8, 40, dtype=np.float32)
+    own = blobs(800, size=40)
+    generator = np.random.default_rng(0)
+    places = generator.integers(8, size=len(own))
+    noise = 0.05 * generator.standard_normal((len(own), 40)).astype(np.float32)
+    reference = reference_of(replace(own, vectors=kinds[places] + noise, targets=places % 4), "")
+    between = (kinds[:4] + kinds[4:]) / 2 + noise[:4]
+    accepted = scores(reference, between) >= reference.threshold
+    assert not accepted.any()
+
+
+def test_how_much_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of the images of each class, in as many axes as are allowed."""
+    monkeypatch.setattr(unknown, "MOST_IMAGES", 100)
+    monkeypatch.setattr(unknown, "MOST_AXES", 7)
+    features = blobs(900, size=12)
+    reference = reference_of(features, "")
+    assert 50 < len(reference.images) <= 100 and reference.images.shape[1:] == (7,) and reference.axes.shape == (7, 12)
+    held_out = scores(reference, features.rows(features.is_val).vectors)
+    assert np.median(held_out) == pytest.approx(1) and 0.9 < (held_out >= reference.threshold).mean() < 1
 
 
 @pytest.mark.parametrize("number", [20, 64, 1000])
@@ -143,12 +171,16 @@ def test_a_file_from_anyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ({"weight": np.array([object()])}, "pickle"),
         ({"weight": np.ones((2, 3))}, "float32"),
         ({"weight": np.full((2, 3), np.nan, np.float32)}, "finite"),
-        ({"bias": np.zeros(3, np.float32)}, r"\(K,\)"),
+        ({"bias": ZEROS}, r"\(K,\)"),
+        ({"centre": ZEROS[:2]}, r"\(D,\)"),
+        ({"images": ONES}, r"\(N, A\)"),
+        ({"images": ONES[:0]}, "at least one row"),
+        ({"axes": ZEROS}, "two dimensions"),
         ({"threshold": np.array([1.0, 2.0])}, "a number"),
         ({"threshold": np.nan}, "a number"),
         ({"digest": 3.0}, "text"),
     ):
-        arrays: Any = {"weight": REFERENCE.weight, "bias": REFERENCE.bias, "threshold": 0.1, "digest": "a"} | change
+        arrays: Any = vars(REFERENCE) | change
         np.savez(path, **arrays)
         refused(words)
     np.savez(path, weight=REFERENCE.weight)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from imagenet_ddp.curation.unknown import Reference
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.task import OneLabel
@@ -46,7 +47,8 @@ def test_a_net_is_compiled_once_for_all_views_of_an_image_whose_features_are_col
         net, counter = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), CompileCounter()
         net.compile(backend=counter, dynamic=False)
         module: Any = SimpleNamespace(net=net, device=torch.device("cpu"))
-        reference: Any = SimpleNamespace(weight=np.ones((3, 12), np.float32), bias=np.ones(3, np.float32))
+        rows, ones = np.ones((3, 12), np.float32), np.ones(12, np.float32)
+        reference = Reference(rows, ones[:3], ones, rows, rows[:, :3], 0.5, "")
         collected = Collect("1", np.arange(2), "", tmp_path)
         callback = collected if collects == "features" else Predictions(reference, net[1])
         callback.on_validation_start(trainer, module)

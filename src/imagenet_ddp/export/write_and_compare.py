@@ -42,8 +42,8 @@ from imagenet_ddp.use.predictor import Predictor, eval_transform, find_reference
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16
-# The familiarity may differ by this many times as much as a probability. It is linear in the features, whose small
-# differences softmax dampens, and 1 apart for a typical image and the middle of all.
+# The familiarity may differ by this many times as much as a probability: softmax dampens small differences of the
+# features, and the familiarity does not. It is 1 apart for a typical image and the middle of all.
 _FAMILIARITY_SCALE = 10
 
 

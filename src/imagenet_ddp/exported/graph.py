@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.curation.unknown import Reference, familiarity
+from imagenet_ddp.curation.unknown import Familiarity, Reference
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.layers import oriented
@@ -38,8 +38,7 @@ class Classifier(nn.Module):
             self.net = copy.deepcopy(self.net)  # without its last layer
             self.head = self.net.get_submodule(head)
             self.net.set_submodule(head, nn.Identity())
-            self.register_buffer("weight", torch.from_numpy(reference.weight), persistent=False)
-            self.register_buffer("bias", torch.from_numpy(reference.bias), persistent=False)
+            self.familiarity = Familiarity(reference)
         std, mean = torch.tensor(transform.std), torch.tensor(transform.mean)
         self.register_buffer("scale", (1 / (255 * std)).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("shift", (-mean / std).view(1, 3, 1, 1), persistent=False)
@@ -59,7 +58,7 @@ class Classifier(nn.Module):
             return output
         # of the first view, the image as it is; not a slice by len(images), which would fix the size of a batch
         features = found.unflatten(0, (len(views), -1))[0] if len(views) > 1 else found
-        return output, familiarity(features, self.get_buffer("weight"), self.get_buffer("bias"))
+        return output, self.familiarity(features)
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
         """Trace the graph. batch_size: None for any size. Raises RunError if the net cannot be traced."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from imagenet_ddp.curation.unknown import Reference, familiarity
+from imagenet_ddp.curation.unknown import Familiarity, Reference
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.strategies.process_group import gather_on_first
@@ -27,7 +27,7 @@ class Predictions(L.Callback):
         self, reference: Reference | None = None, layer: nn.Module | None = None, *, keep_scores: bool = False
     ) -> None:
         self._reference, self._layer, self._keeps_scores = reference, layer, keep_scores
-        self._functions = list[Tensor]()
+        self._familiarity: Familiarity | None = None
         self._input: Tensor | None = None  # no list, for each length of which a net would be compiled
         self._hook: Any = None
         self.result: Predicted | None = None
@@ -37,8 +37,7 @@ class Predictions(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.result, self._batches, self._loaded = None, [], []
         if self._reference is not None and self._layer is not None:
-            arrays = self._reference.weight, self._reference.bias
-            self._functions = [torch.as_tensor(each, device=pl_module.device) for each in arrays]
+            self._familiarity = Familiarity(self._reference).to(pl_module.device)
             self._hook = self._layer.register_forward_pre_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -59,8 +58,8 @@ class Predictions(L.Callback):
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
         scores = torch.full_like(losses, torch.nan)
-        if features is not None:
-            scores = familiarity(features[:counted], *self._functions)
+        if features is not None and self._familiarity is not None:
+            scores = self._familiarity(features[:counted])
         found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps, scores]
         found += [logits.softmax(1)] if self._keeps_scores else []
         self._batches.append(tuple(each.float() if each.is_floating_point() else each for each in found))

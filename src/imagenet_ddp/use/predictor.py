@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from imagenet_ddp.curation.unknown import Reference, familiarity, find, net_digest
+from imagenet_ddp.curation.unknown import Familiarity, Reference, find, net_digest
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.image_files import read_file
@@ -197,9 +197,7 @@ def make_predictor(
     needs_features, heads = reference is not None or keep_features, tuple[str, ...]()
     if needs_features:
         heads = head_names(net, len(trained.classes))
-    functions = list[Tensor]()
-    if reference is not None:
-        functions = [torch.as_tensor(each, device=device) for each in (reference.weight, reference.bias)]
+    familiarity = None if reference is None else Familiarity(reference).to(device)
 
     if keep_features and only_linear(net, heads) is None:
         what = f"label_next needs a net that ends in one linear layer, but {config.model.name} does not"
@@ -224,7 +222,7 @@ def make_predictor(
         with autocast:
             logits = average_views(run, normalised(images), transform.views)
         features = found[-1].float() if found else None  # of the last view, which is the image as it is
-        scores = familiarity(features, *functions).cpu() if functions and features is not None else None
+        scores = familiarity(features).cpu() if familiarity is not None and features is not None else None
         kept = features.cpu() if keep_features and features is not None else None
         return Outputs(task.probabilities(logits.float()).cpu(), scores, kept)
 
