@@ -1,4 +1,6 @@
+import pickle
 import random
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +11,15 @@ from PIL import Image, ImageFilter
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.augment import Augmentation, AugmentedTransform, OwnTransform, PadCrop, make_train_transform
+from imagenet_ddp.config.schema.data import DataConfig, TransformConfig
+from imagenet_ddp.data.augment import (
+    Augmentation,
+    AugmentedTransform,
+    OwnTransform,
+    PadCrop,
+    make_own_transform,
+    make_train_transform,
+)
 from imagenet_ddp.data.decoding.decode import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty
 
@@ -188,6 +197,27 @@ def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
 
 
 # ---- a transform of the user's own
+
+
+class Darker:
+    def __init__(self, by: int, lock: bool = False) -> None:
+        self.by, self.lock = by, threading.Lock() if lock else None
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.point(lambda level: level - self.by)
+
+
+def darker(by: int) -> Any:
+    return lambda image: image.point(lambda level: level - by)
+
+
+@pytest.mark.parametrize(("name", "more"), [("Darker", {}), ("Darker", {"lock": True}), ("darker", {})])
+def test_a_loader_process_gets_every_transform_of_one_s_own(name: str, more: dict[str, Any]):
+    """Also one that cannot be sent there, which is made again."""
+    own = make_own_transform(TransformConfig(f"{__name__}.{name}", {"by": 40, **more}), 8)
+    assert own is not None
+    there: OwnTransform = pickle.loads(pickle.dumps(own))
+    assert there.name == own.name and (applied(there, photo(8, 8), 0) == photo(8, 8) - np.uint8(40)).all()
 
 
 def drawn_with(draw: Any) -> OwnTransform:

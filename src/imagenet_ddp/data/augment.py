@@ -6,10 +6,11 @@ that is passed in. torchvision draws from torch's global generator, and timm fro
 states are therefore restored afterwards.
 """
 
+import pickle
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -190,11 +191,21 @@ class OwnTransform:
     """A transform of the user's own: a function of an RGB image of Pillow, which returns a changed one, or its pixels.
     It may draw from the generators of Python, NumPy and torch.
 
-    name: of the function, for messages.
+    name: of the function, for messages. again: makes it anew in a loader process, if it cannot be sent there,
+    as an inner function, a lambda, or what holds a lock or an open file.
     """
 
     function: Callable[[Image.Image], Any]
     name: str
+    again: Callable[[], Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            pickle.dumps(self.function)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            if self.again is not None:
+                return _made_again, (self.again, self.name)
+        return OwnTransform, (self.function, self.name, self.again)
 
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
         """Change the image in place. pixels: uint8 (3, H, W), channels last in memory. Raises LoadError if the function
@@ -213,13 +224,18 @@ class OwnTransform:
         array[...] = changed
 
 
+def _made_again(again: Callable[[], Any], name: str) -> OwnTransform:
+    return OwnTransform(again(), name, again)
+
+
 def make_own_transform(config: TransformConfig, image_size: int) -> OwnTransform | None:
     """Return the transform that transform._target_ names, None if it names none. Raises ConfigError if it cannot be
     made, or fails for a grey image."""
     if config.target is None:
         return None
     key = f"transform._target_={config.target}"
-    own = OwnTransform(make("transform._target_", config.target, config.args), key)
+    again = partial(make, "transform._target_", config.target, config.args)
+    own = OwnTransform(again(), key, again)
     try:
         own.apply(empty(image_size, image_size, 3).fill_(128), random.Random(0))
     except LoadError as error:
