@@ -679,6 +679,8 @@ OPTIONS = {
     ("data=shapes",): "needs class folders or a table, with one label per image, got data=shapes",
     ("data=table", "data.root=pets.csv", "data.labels=several", "loss.name=bce"): "with data.labels=several",
     (*FOLDER, "decisions=gone.csv"): "decisions must be the list with your decisions, a CSV file, but gone.csv",
+    (*FOLDER, "decisions=."): "Hint: did you mean decisions=list.csv?",
+    (*FOLDER, "decisions=lst.csv"): "Hint: did you mean decisions=list.csv?",
     (*FOLDER, "undo=true"): "undo=true needs list.undo.json",
     (*FOLDER, "unlabelled=gone"): "unlabelled must be a folder, got gone",
     (*TABLE, "unlabelled=pets"): "unlabelled must be null for data=table, whose images have one row each. Hint: leave",

@@ -102,6 +102,7 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
         "out must be a writable folder, but",
     ):
         assert message in " ".join(done.stderr.split())
+    assert "did you mean s/" in run("report", "s/gone", code=2).stderr
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/config.yaml").write_text("of: another")
     assert "empty must be or contain a run" in run("report", "s", "empty", code=2).stderr

@@ -115,6 +115,7 @@ def test_of_one_image_nothing_is_said_in_the_plural(
     probabilities[:num_wrong] = probabilities[3]
     page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, list("abcd"))), maps=False)
     text = page.files["report.html"].decode()
+    assert re.search(r'<span class="name">.+?</span>', text)  # below each picture, where a phone has no pointer
     for plural in ("it has learned their labels", "Some are mistakes", "lists all"):
         assert (plural in text) == (num_wrong > 1), plural
     assert said in page.summary[-1] and ("most doubtful first" in page.summary[-1]) == (num_wrong > 1)

@@ -9,6 +9,7 @@ import sys
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.prepare import options
+from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.console import print_message
 
 
@@ -20,6 +21,7 @@ def main() -> None:
             print_message(
                 f"Checking the images of {data.root or data.target or data.name}. Loading PyTorch.", sys.stdout
             )
+            exit_on_signal("The check was stopped: no list and no page is written. Nothing in the images is changed.")
         # imported after the command line is checked, because these modules import torch
         name = {"import": "pack"}.get(plan.config.prepare.name, plan.config.prepare.name)  # of other images
         module = importlib.import_module(f"imagenet_ddp.prepare.{name}")

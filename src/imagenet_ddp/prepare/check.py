@@ -36,6 +36,7 @@ from imagenet_ddp.prepare.options import Plan, can_relabel
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun
@@ -121,6 +122,7 @@ def run(plan: Plan) -> int:
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files),
     }
+    exit_on_signal()  # from here on, it would not be true that nothing is written
     with disk_errors_as_run_error(out):
         for name, content in files.items():
             atomic_write(out / name, content)

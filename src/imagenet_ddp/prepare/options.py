@@ -3,20 +3,24 @@
 Does not import torch.
 """
 
+import contextlib
 import math
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
+from imagenet_ddp.curation.wrong_labels import FILE
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.cells import PARQUET
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, key_of, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting, without
 from imagenet_ddp.prepare.archives.scan import look
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
@@ -95,7 +99,7 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     if not file or not Path(file).is_file():
         got = f"but {describe_path(Path(file))} is not a file" if file else "but is not set"
         what = f"decisions must be the list with your decisions, a CSV file, {got}"
-        found.append(Mistake(what, ("decisions",), (setting("decisions=FILE.csv"),)))
+        found.append(Mistake(what, ("decisions",), _lists_near(Path(file or ""))))
     folder, table = setting("data=imagefolder", "data.root=FOLDER"), setting("data=table", "data.root=FILE.csv")
     if not can_relabel(data):
         got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
@@ -117,6 +121,28 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
         what = f"the folder of decisions must be writable, because what is changed is written there, but {reason}"
         found.append(Mistake(what, ("decisions",), hint="copy the list into a folder of your own"))
     return found
+
+
+def _lists_near(file: Path) -> tuple[Fix, ...]:
+    """Return what can be meant by a folder, or by a file that does not exist, in place of a list."""
+    folder = file if file.is_dir() else file.parent
+    lists = [path.name for path in sorted(folder.glob("*.csv")) if _takes_decisions(path)]
+    near = [FILE] if file.is_dir() else get_close_matches(file.name, lists, 1)
+    names = sorted(lists, key=lambda name: name not in near)
+    if not names:
+        return (setting("decisions=FILE.csv"),)
+    first, *others = names
+    also = f" Other lists in {folder} are {', '.join(others)}" if others else ""
+    said = f"did you mean {shlex.quote(f'decisions={folder / first}')}?{also}"
+    return (Fix((f"decisions={folder / first}",), said=said),)
+
+
+def _takes_decisions(file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        if file.is_file():
+            with file.open(encoding="utf-8", errors="replace") as text:
+                return "decision" in text.readline()
+    return False
 
 
 def _validate_out(value: str | None) -> list[Mistake]:

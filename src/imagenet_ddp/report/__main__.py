@@ -90,7 +90,7 @@ def read(argv: Sequence[str]) -> Options:
         else:
             hint = "type a run folder, such as runs/NAME/TIME, or a folder above run folders"
             what = f"must be a folder, but {'is a file' if exists(str(path)) else 'does not exist'}"
-            near = beside(path, Path.is_dir)
+            near = beside(path, Path.is_dir) or _newest_run(path.parent)
             fixes = (Fix((str(near),), said=f"did you mean {near}?"),) if near else ()
             mistakes.append(Mistake(f"{describe_path(path)} {what}", (), fixes, "" if near else hint, (word,)))
     if (maps := typed.get("maps", "false")) not in ("true", "false"):
@@ -117,6 +117,12 @@ def read(argv: Sequence[str]) -> Options:
         raise ConfigError(mistakes)
     default = folders[0] if len(folders) == 1 else "report"
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter, near_copies)
+
+
+def _newest_run(folder: Path) -> Path | None:
+    """Return the newest run in a folder of runs, or None."""
+    runs = [path.parent for path in folder.glob("*/config.yaml") if read_run(path.parent)]
+    return max(runs, key=lambda run: run.stat().st_mtime_ns, default=None)
 
 
 def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:

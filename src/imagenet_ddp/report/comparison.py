@@ -207,6 +207,7 @@ def _item(old: Predictions, new: Predictions, pairs: Pairs, pictures: "Pictures"
         predicted = int(found.prediction[row])
         guesses.append(("no class" if predicted < 0 else found.labels[predicted], float(found.confidence[row])))
     return {
-        "uri": pictures.thumbnails.get(rows[1]), "path": new.paths[rows[1]], "label": new.labels[new.target[rows[1]]],
+        "uri": pictures.thumbnails.get(rows[1]), "path": new.paths[rows[1]], "name": new.names[rows[1]],
+        "label": new.labels[new.target[rows[1]]],
         "guesses": guesses,
     }  # fmt: skip

@@ -238,6 +238,7 @@ def _item(found: Predictions, pictures: "Pictures", row: int) -> dict[str, Any]:
     return {
         "uri": pictures.thumbnails.get(row),
         "path": found.paths[row],
+        "name": found.names[row],
         "label": found.labels[found.target[row]],
         "label_probability": float(found.target_probability[row]),
         "guesses": [(found.labels[each], float(probability))

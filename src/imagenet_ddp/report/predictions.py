@@ -5,6 +5,8 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,14 @@ class Predictions:
     def model(self) -> str:
         """Return the path of the evaluated checkpoint, or the name of the evaluated weights."""
         return str(self.checkpoint or self.evaluation.get("weights"))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the paths below the folder that contains all of these images."""
+        ends = [path.split("/")[:-1] for path in (min(self.paths), max(self.paths))] if self.paths else []
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
+        start = sum(len(part) + 1 for part, _ in common)
+        return [path[start:] for path in self.paths]
 
     @property
     def prediction(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout
-from imagenet_ddp.data.sources.registry import implied
+from imagenet_ddp.data.sources.registry import implied, open_source
 from imagenet_ddp.mistakes import Mistake
 
 
@@ -168,6 +168,22 @@ def test_class_folders_alone_are_split(made: list[str], typed: dict[str, Any], e
     make(*made)
     assert implied(options("p", typed)) == expected
     assert not expected or mistakes("p", **expected) == []
+
+
+def test_the_folder_of_the_classes_is_proposed_for_what_is_in_it_and_above_it():
+    make("my photos")
+    right, is_share = f"data.root={Path('my photos').absolute()}", {"train_dir": ".", "val_fraction": 0.2}
+    image = next(Path("my photos/cat").iterdir())
+    for typed in ("my photos/cat", str(image)):
+        (mistake,) = found(typed, "train", is_share)
+        assert [fix.options for fix in mistake.fixes] == [(right,)] and "sort the images" not in str(mistake)
+    assert mistakes("my photos", **is_share) == []
+    make("Pictures/my photos", "Pictures")
+    for folder in Path().glob("**/cat"):
+        (folder / "2.jpg").write_bytes(b"another image")
+    source = open_source(options("Pictures", is_share), 0)
+    assert [note for note in source.notes if "If these are the classes" in note]
+    assert not any("If these are the classes" in note for note in open_source(options("my photos", is_share), 0).notes)
 
 
 @pytest.mark.parametrize("name", ["@eaDir", "$RECYCLE.BIN", ".thumbnails"])

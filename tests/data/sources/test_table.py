@@ -248,7 +248,7 @@ def test_the_forms_in_which_csv_is_written(content: str, tmp_path: Path):
         (
             "a.csv",
             b"path,label\n\xff\xd8.jpg,cat\n",
-            r"must be a CSV file, .*utf-8.*position 11.* Hint: save the table as .*in Excel: .*in LibreOffice: ",
+            r"must be a CSV file, .*utf-8.*position 11.* Hint: save the table as .*In Excel: .*in LibreOffice: ",
         ),
         ("a.parquet", b"path,label\n", "a.parquet must be a Parquet file, but cannot be read as one: .* Hint: save"),
     ],

@@ -45,8 +45,8 @@ def read_cells(path: Path, names: Mapping[str, str], key: str = "data.root") -> 
     except Exception as error:  # UnicodeDecodeError, csv.Error, and pyarrow's errors of several types
         raise ConfigError(
             f"{path} must be a {kind} file, but cannot be read as one: {first_line(error)}. Hint: save the table as "
-            "CSV in UTF-8 (in Excel: Save as, CSV UTF-8; in LibreOffice: Save as, Edit filter settings, Character set "
-            f"Unicode (UTF-8)) with all quotes closed, and set {key}=FILE.csv."
+            f"CSV in UTF-8 with all quotes closed, and set {key}=FILE.csv. In Excel: Save as, CSV UTF-8; in "
+            "LibreOffice: Save as, Edit filter settings, Unicode (UTF-8)."
         ) from error
 
 

@@ -1,6 +1,7 @@
 """Read folders of class folders (data=imagefolder)."""
 
 import re
+import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +22,21 @@ from imagenet_ddp.data.sources.layout import (
     Layout,
     class_folders_or_none,
     find_layout,
+    has_class_folders,
     inner_folder,
     is_split,
     splits_in,
 )
 from imagenet_ddp.data.sources.validation_split import split_validation
-from imagenet_ddp.data.sources.walk import Heic, class_folders, describe_left_out, list_folder, look_in, unpacked
+from imagenet_ddp.data.sources.walk import (
+    Heic,
+    class_folders,
+    describe_left_out,
+    has_images,
+    list_folder,
+    look_in,
+    unpacked,
+)
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
@@ -34,6 +44,7 @@ from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_li
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
+MOST_ABOVE = 20  # sub-folders of a folder that may be the one above the folder of the classes
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
 
 
@@ -116,9 +127,10 @@ class ImageFolder(SourceType[FolderData]):
             if root.suffix.lower() in TABLE_SUFFIXES:
                 fix = setting("data=table", f"data.root={data.root}")
             elif root.exists():
-                fix = unpacked(root, "data.root") or fix
+                near = next(filter(has_class_folders, [*root.absolute().parents][:2]), None)
+                fix = unpacked(root, "data.root") or (_did_you_mean(near) if near else fix)
             elif near := beside(root, Path.is_dir):
-                fix = Fix((f"data.root={near}",), said=f"did you mean data.root={near}?")
+                fix = _did_you_mean(near)
             what = "is a file" if root.exists() else "does not exist"
             return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
@@ -178,6 +190,7 @@ class ImageFolder(SourceType[FolderData]):
 def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
     notes, doubts = [layout.note] if layout.note else [], [*map(str, train.empty)] if train else []
     if data.val_fraction is not None and train is not None:
+        notes += filter(None, [_above_classes(layout.train)])
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
         together = read_groups(data.groups, train.images)
@@ -199,7 +212,7 @@ def _no_classes(
     level below."""
     is_train, where, root = key == "data.train_dir", describe_path(folder), Path(str(data.root))
     if not classes:
-        return _unsorted(folder, key)
+        return _unsorted(folder, "data.root" if folder == root else key)
     named = [name for name in classes if is_split(name)]
     if len(named) > 1 and splits_in(folder):
         inside = find_layout(FolderData(root=str(folder)))
@@ -221,6 +234,24 @@ def _no_classes(
     return Mistake(what, ("data.root",), hint=f"add images of another class as {folder}/<class>/") if is_train else None
 
 
+def _did_you_mean(root: Path) -> Fix:
+    return Fix((f"data.root={root}",), said=f"did you mean {shlex.quote(f'data.root={root}')}?")
+
+
+def _above_classes(folder: Path) -> str:
+    """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
+    above the right one; "" if not. A folder with many sub-folders is not asked."""
+    names = class_folders_or_none(folder)
+    for inner in (folder / name for name in names if len(names) <= MOST_ABOVE):
+        if not has_images(inner) and has_class_folders(inner):
+            number = len(class_folders(inner))
+            return (
+                f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
+                f"set {shlex.quote(f'data.root={inner}')}."
+            )
+    return ""
+
+
 def _unsorted(folder: Path, key: str) -> Mistake:
     """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder."""
     images, left_out = list_folder(folder)
@@ -228,6 +259,9 @@ def _unsorted(folder: Path, key: str) -> Mistake:
     have = (count_noun(len(images), "image") if images else "no images") + heic.words
     what = f"{describe_path(folder)} must contain a folder per class, but has {have} and no class folders"
     table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
+    above = folder.absolute().parent
+    if key == "data.root" and images and has_class_folders(above):  # it is one of the classes
+        return Mistake(what, (key,), (_did_you_mean(above),))
     return Mistake(what, (key,), hint=f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}")
 
 

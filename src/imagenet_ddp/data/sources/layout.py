@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.data import FolderData
-from imagenet_ddp.data.sources.walk import class_folders
+from imagenet_ddp.data.sources.walk import class_folders, has_images
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
@@ -77,6 +77,12 @@ def class_folders_or_none(folder: Path) -> list[str]:
         return class_folders(folder)
     except OSError:
         return []
+
+
+def has_class_folders(folder: Path) -> bool:
+    """Return whether images lie in each sub-folder, of which there are at least two, as in a folder of classes."""
+    names = class_folders_or_none(folder)
+    return len(names) > 1 and all(has_images(folder / name) for name in names)
 
 
 def inner_folder(folder: Path) -> Path:

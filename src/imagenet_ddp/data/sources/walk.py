@@ -79,6 +79,14 @@ def class_folders(folder: Path) -> list[str]:
     return look_in(folder).names
 
 
+def has_images(folder: Path) -> bool:
+    """Return whether images lie in the folder itself. False for a folder that cannot be read."""
+    try:
+        return any(kind == "image" for kind, _ in _entries(str(folder)))
+    except OSError:
+        return False
+
+
 def list_folder(folder: Path, *, whole: bool = True) -> tuple[list[str], Counter[str]]:
     """Return the sorted paths of all images below a folder, and the number of files left out by reason (REASONS, or an
     extension). The paths are relative to the folder, with / between the parts. Hidden folders are skipped. whole: False
