@@ -84,6 +84,8 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     assert done.stdout.splitlines() == [
         "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)",
         "training time 0:15 (2 of 5 epochs)",
+        "The training has not ended: this page shows what it had reached after 2 of 5 epochs. To continue it: "
+        "`python -m imagenet_ddp.train resume=mine`.",
         "There is no checkpoints/best.ckpt to evaluate image by image.", "", "Written to mine: report.html",
     ]  # fmt: skip
     assert reports(tmp_path / "mine") == ["report.html"]
