@@ -4,13 +4,15 @@ import csv
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Run
+from conftest import Run, write_images
+from helpers.forked_commands import start_code
 from helpers.sample_images import write_odd_files
 from PIL import ExifTags, Image
 
@@ -50,6 +52,26 @@ def make():
 def crashing():
     return Source(["a"], Killers(["ok", "segv", "ok"]), Killers(["ok"]))
 """
+
+
+# The command, which is stopped before it reads the first image.
+STOPPED = """
+import signal
+from imagenet_ddp.prepare import __main__, check
+
+check._probe_all = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.argv[1:] = args
+__main__.main()
+"""
+
+
+def test_a_check_that_is_stopped_says_what_is_left(tmp_path: Path):
+    write_images(tmp_path / "pets", {"cat": 3, "dog": 3})
+    stopped = start_code(STOPPED, "prepare=check", "data=imagefolder", f"data.root={tmp_path / 'pets'}",
+                         f"out={tmp_path / 'out'}")  # fmt: skip
+    assert stopped.wait(120) == 128 + signal.SIGINT
+    assert "The check was stopped: no list and no page is written." in stopped.err
+    assert not (tmp_path / "out").exists()
 
 
 def bad_images(folder: Path) -> dict[str, str]:
