@@ -75,6 +75,11 @@ def test_a_name_brings_the_values_of_its_file(path: Path):
     assert kept.config == by_choice
 
 
+def test_the_last_of_two_names_wins():
+    """A file with nothing but the name, as that of resnet18, is not chosen by it: a value would win over the choice."""
+    assert asked("model.name=vgg11", "model.name=resnet18").config.model.name == "resnet18"
+
+
 def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: torchvision.datasets.FakeData\n")

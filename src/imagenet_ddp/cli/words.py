@@ -75,14 +75,14 @@ def _as_choice(word: str, typed: Set[str]) -> str:
 
 
 def _is_of_file(group: str, name: str) -> bool:
-    """Return whether conf/ has a file for this name of a group. Files of another name may be chosen, but not so: with
-    model=timm, model.name is a net."""
+    """Return whether conf/ has a file for this name of a group, with values beside the name. Files of another name may
+    be chosen, but not so: with model=timm, model.name is a net."""
     path = conf_dir() / group / f"{name}.yaml"
     if not re.fullmatch(r"\w+", name) or not path.is_file():
         return False
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     groups = [content, *content.values()]  # the file of a logger has one for it
-    return any(isinstance(each, dict) and each.get("name") == name for each in groups)
+    return any(isinstance(each, dict) and each.get("name") == name and len(each) > 1 for each in groups)
 
 
 def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) -> tuple[list[str], list[Mistake]]:

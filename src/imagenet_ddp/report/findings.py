@@ -24,7 +24,8 @@ def sentences(
     the best epoch was chosen by these images."""
     num_right, total = int(found.is_right.sum()), len(found)
     said = [(
-        f"{num_right:,} of {count_noun(total, 'image')} are predicted correctly: {percent(num_right / total, 1)}. "
+        f"{num_right:,} of {count_noun(total, 'image')} {'is' if num_right == 1 else 'are'} predicted correctly: "
+        f"{percent(num_right / total, 1)}. "
         f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
         f"{'.' if is_held_out else ', if the net was not trained on them.'}"
         f"{' The best epoch was chosen by these images: new ones may do a little worse.' if is_chosen else ''}",

@@ -54,7 +54,7 @@ def test_numbers_are_classes_of_imagenet_alone():
         (["1"], list(class_labels())[:999]),
         (["1"], ["a", "b"]),
     ):
-        with pytest.raises(ConfigError, match="1 are not"):
+        with pytest.raises(ConfigError, match="1 is not"):
             check_classes(source_of(numbers), classes, "x")
 
 
