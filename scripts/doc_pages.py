@@ -266,7 +266,8 @@ def recipes(results: Path = RESULTS) -> str:
             variants.setdefault(same[1], []).append(f"- `experiment={path.stem}`: {told}")
             continue
         rows = [f"- {line}" for line in fields if not line.startswith(("Command", "Source"))]
-        commands = [f"uv run {line.partition(': ')[2].strip()}" for line in fields if line.startswith("Command")]
+        commands = [line.partition(": ")[2].strip() for line in fields if line.startswith("Command")]
+        commands = [line.replace("python -m", "uv run python -m", 1) for line in commands]
         sections[path.stem] = "\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""])
     for name in (*FIRST, *(each for each in sections if each not in FIRST)):
         more = ["The same with more epochs:\n", *variants[name], ""] if name in variants else []
