@@ -67,9 +67,8 @@ def training_sentence(run: Run) -> str:
     """Return that the training has not ended, or what it means that no epoch was better than the start; "" if it has
     ended, and one was."""
     if run.state != "finished":
-        done = (
-            f"{run.epochs:,} of {count_noun(run.max_epochs, 'epoch')}" if run.max_epochs else f"{run.epochs:,} epochs"
-        )
+        of_all = f"{run.epochs:,} of {count_noun(run.max_epochs, 'epoch')}" if run.max_epochs else ""
+        done = of_all or count_noun(run.epochs, "epoch")
         line = shell_line("train", [quoted(f"resume={short_path(run.folder)}")])
         more = f"To continue it: `{line}`." if run.state == "interrupted" else "It is still running."
         return f"The training has not ended: this page shows what it had reached after {done}. {more}"
