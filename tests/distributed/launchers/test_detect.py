@@ -81,7 +81,9 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> Place:
     ("environ", "line"),
     [
         ({}, ""),
-        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, "num_nodes=1"),
+        ({"MASTER_ADDR": "localhost"}, ""),
+        (BATCH_1 | {"MASTER_ADDR": "node-a"}, ""),  # a script for any number of nodes
         ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before: says nothing by itself
         ({"NODE_RANK": "3"}, "num_nodes=1"),  # left over too
         ({}, "strategy=dp devices=4"),
@@ -196,6 +198,9 @@ def test_a_node_without_gpus_has_one_process():
     ("environ", "line", "said"),
     [
         # several nodes, and nowhere to meet
+        ({"MASTER_ADDR": "10.0.0.1"}, "", "MASTER_ADDR=10.0.0.1 means that several nodes take part, but "
+         "trainer.num_nodes is not set, so that each of them would train alone. Hint: set "
+         "trainer.num_nodes=2 if there are two, or trainer.num_nodes=1 to use this machine only."),
         ({}, "num_nodes=2 devices=8", "needs a rendezvous address...Hint: on every node, type `MASTER_ADDR=<address of "
          "node 0> python -m imagenet_ddp.train num_nodes=2 devices=8`"),
         # a node taken for a rank

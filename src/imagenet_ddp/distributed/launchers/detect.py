@@ -189,6 +189,21 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
             ways = without("cluster.address"), setting("trainer.num_nodes=2")
             keys = ("cluster.address", "trainer.num_nodes")
             raise ConfigError(Mistake(what, keys, ways if num_nodes == 1 else ways[::-1]))
+        # a batch script may export the address for any number of nodes, which SLURM knows
+        if (
+            num_nodes is None
+            and address
+            and not ("SLURM_JOB_ID" in environ or interfaces.names_loopback(str(address.host)))
+        ):
+            what = (
+                f"MASTER_ADDR={address.host} means that several nodes take part, but trainer.num_nodes is not set, so "
+                "that each of them would train alone"
+            )
+            ways = (
+                setting("trainer.num_nodes=2", aim="if there are two"),
+                setting("trainer.num_nodes=1", aim="to use this machine only"),
+            )
+            raise ConfigError(Mistake(what, ("MASTER_ADDR", "trainer.num_nodes"), ways))
         return None
     if address is None:
         what = (
