@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.config.own_code import validate
+from imagenet_ddp.config.own_code import digests, validate
+from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS
 
 MODULE = "from torch import nn\nfrom torch.nn import Identity\nclass Small(nn.Module):\n    pass\ndef pairs(): ...\n"
 
@@ -55,3 +56,21 @@ def test_what_does_not_exist_nearby_gets_advice() -> None:
 )  # fmt: skip
 def test_what_exists_or_may_exist_is_accepted(target: str) -> None:
     assert validate("k", target) == []
+
+
+def test_the_own_code_of_a_config_is_hashed_with_what_it_imports(tmp_path: Path) -> None:
+    """To the last import; what is installed, and what runs on this machine only, is not a part of it."""
+    (tmp_path / "package/inner/__init__.py").write_text("from .. import other\nfrom ..layers import Layer\n")
+    (tmp_path / "package/other.py").write_text("import mymodule, numpy\n")
+    (tmp_path / "package/layers.py").write_text("")
+    (tmp_path / "unused.py").write_text("")
+    targets = {"model": "package.inner.Net", "loss": "torch.nn.MSELoss", "optim": None}
+    config: dict[str, dict[str, object]] = {group: {"_target_": targets.get(group)} for group in WITH_ARGS}
+    config |= {group: {} for group in OF_ENTRIES}
+    config["callbacks"]["mine"] = {"_target_": "broken.Small"}
+    first = digests(config)
+    own = "package", "package.inner", "package.other", "package.layers", "mymodule", "broken"
+    assert first.keys() == {f"the code of {module}" for module in own}
+    (tmp_path / "mymodule.py").write_text("changed = True\n")
+    now = digests(config)
+    assert [key for key in first if now[key] != first[key]] == ["the code of mymodule"]

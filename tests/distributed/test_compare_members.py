@@ -18,7 +18,7 @@ def facts(**changed: Any) -> dict[str, Any]:
     for key, value in changed.items():
         node, _, name = key.rpartition("__")
         setattr(getattr(config, node) if node else config, name, value)
-    found = compared_options(config)
+    found = compared_options(config, "train")
     assert json.loads(json.dumps(found)) == found
     return found
 
@@ -26,7 +26,10 @@ def facts(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: use the same options, images and "),
+        (
+            {"seed": 1},
+            "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: use the same options, code, images ",
+        ),
         ({"nccl__env": {"NCCL_NET": "IB"}}, "nccl.env.NCCL_NET: not set on node 0; IB on node 1."),
         # a node's own
         ({"cluster__rank": 1}, None),

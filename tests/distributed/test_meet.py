@@ -138,8 +138,8 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
     futures = [fake_ranks.join(number, 3, equal={"seed": number // 2, "torch": "2.15"}) for number in range(3)]
     for future in futures:
         assert mistakes(future) == [
-            "the ranks disagree on seed: 0 on ranks 0, 1; 1 on rank 2. Hint: use the same options, images and package "
-            "versions everywhere."
+            "the ranks disagree on seed: 0 on ranks 0, 1; 1 on rank 2. Hint: use the same options, code, images and "
+            "package versions everywhere."
         ]
 
 
@@ -181,7 +181,7 @@ def test_number_0_decides_for_all(fake_ranks: FakeRanks):
     for future in call_all(fake_ranks, members, lambda m: m.require_equal("data", {"the classes": m.number == 1})):
         assert mistakes(future) == [
             "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. Hint: use the same options, "
-            "images and package versions everywhere."
+            "code, images and package versions everywhere."
         ]
 
 

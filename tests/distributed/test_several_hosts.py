@@ -4,6 +4,7 @@ folder of the test. Node 0 is zeta, whose name and address sort last."""
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import pytest
 import torch
 from conftest import ROOT, SMALL, small_run
 from helpers import train_runs
-from helpers.hosts import Host, Hosts, Process, requirement
+from helpers.hosts import DISK, INTERFACE, Host, Hosts, Process, in_network, requirement
 from helpers.train_runs import probe, wait_for
 
 pytestmark = [
@@ -265,13 +266,38 @@ def test_ways_to_start(two: tuple[Host, Host], small: list[str], tmp_path: Path)
 
 def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:
     own = [["trainer.devices=1", "optim.lr=0.5"], ["trainer.devices=2"]]
+    for node, host in enumerate(two):  # of the same name, and not the same
+        (host.folder / "work/mine.py").write_text(f"from lightning import Callback as Mine\nnode = {node}\n")
+    small += ["+callbacks.mine._target_=mine.Mine"]
     found = ends(*start(two, *small, "trainer.num_nodes=2", each=own, env=AT_ZETA))
     refused(
         found,
         "the nodes disagree on optim.lr: 0.5 on node 0; 0.01 on node 1.",
         "the nodes disagree on trainer.devices: 1 on node 0; 2 on node 1.",
+        "the nodes disagree on the code of mine: ",
     )
-    assert [files(host) for host in two] == [set(), set()]
+    assert [files(host) for host in two] == [{"mine.py"}, {"mine.py"}]
+
+
+def test_each_node_has_its_own_folder_and_interface(two: tuple[Host, Host], tree: Path, tmp_path: Path) -> None:
+    """Node 0 decides on the job for both, but not on what each machine sets for itself, in a new run or a resumed one:
+    on alpha, neither the folder nor the card of zeta exists. What a node reads are the images under its own path."""
+    alpha, zeta = two[1], two[0]
+    roots = [Path(DISK) / name for name in ("at_zeta", "at_alpha")]
+    for host, root in ((zeta, roots[0]), (alpha, roots[1])):
+        shutil.copytree(tree, host.folder / root.name)
+    renamed = "".join(f"link set {change}\n" for change in (f"{INTERFACE} down", f"{INTERFACE} name ens9", "ens9 up"))
+    in_network(alpha.init, ["ip", "-batch", "-"], renamed)
+    own = [
+        [f"data.root={root}", f"nccl.env.GLOO_SOCKET_IFNAME={card}"]
+        for root, card in zip(roots, (INTERFACE, "ens9"), strict=True)
+    ]
+    options = [*SMALL, *TWO, "hydra.run.dir=run", *probe(tmp_path / "seen")]
+    succeeded(ends(*start(two, *options, "trainer.max_epochs=1", each=own, env=AT_ZETA)))
+    assert seen(tmp_path / "seen") == {0: ALL[0]}
+    resumed = [*TWO, "resume=run", "trainer.max_epochs=2", "allow_targets=[probe.Probe]"]
+    succeeded(ends(*start(two, *resumed, each=own, env=AT_ZETA)))
+    assert seen(tmp_path / "seen") == {epoch: ALL[epoch] for epoch in (0, 1)}
 
 
 def test_blocked_data_ports(two: tuple[Host, Host], small: list[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
@@ -54,6 +55,28 @@ def test_a_job_with_fields_of_wrong_types_is_refused(name: str, value: Any, sent
         return
     with pytest.raises(ConfigError, match="node 0"):
         from_message({**sent, name: value}, request)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_each_machine_keeps_what_it_sets_for_itself(tree: Path, sent: dict[str, Any], resumed: bool) -> None:
+    """Every key that is marked so; a resumed run has the checkpoint's for what is not typed here."""
+    images = ["data=imagefolder", f"data.root={tree}"]
+    config = typed_config(parse.command_line("train", images, {}).config, RunConfig)
+    content = {**sent, "config": copy.deepcopy(to_plain(config))}
+    content["checkpoint"] = "/runs/a/last.ckpt" if resumed else None
+    theirs = content["config"]
+    theirs["data"]["root"] = theirs["cluster"]["secret_file"] = theirs["cluster"]["address"] = "/theirs"
+    theirs["nccl"]["env"] = {"NCCL_SOCKET_IFNAME": "theirs0", "GLOO_SOCKET_IFNAME": "theirs0", "NCCL_DEBUG": "INFO"}
+    of_node = ["trainer.num_nodes=2", "cluster.address=own:1", "cluster.node_rank=1"]
+    request = parse.command_line("train", [*images, *of_node], {})
+    request.config.nccl.env["GLOO_SOCKET_IFNAME"] = "own0"  # typed, it must be that of a card of this machine
+    marked = {path for path, key in declared("train").items() if key.per_machine}
+    assert marked > {"data.root", "data.val_dir", "cluster.rank", "cluster.address", "resume", "nccl.env"}
+    config = from_message(content, request).config
+    assert (config.data.root, config.cluster.address, config.cluster.node_rank) == (str(tree), "own:1", 1)
+    assert config.cluster.secret_file == ("/theirs" if resumed else None)
+    kept = {"NCCL_SOCKET_IFNAME": "theirs0"} if resumed else {}
+    assert config.nccl.env == {**kept, "GLOO_SOCKET_IFNAME": "own0", "NCCL_DEBUG": "INFO"}
 
 
 def test_a_job_is_checked_like_a_stored_config(sent: dict[str, Any]) -> None:

@@ -5,9 +5,12 @@ left to the import: C extensions, `import *`, names that are made while a module
 """
 
 import ast
+import hashlib
+import importlib.util
 import pkgutil
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
@@ -42,6 +45,57 @@ def validate_targets(config: Mapping[str, Any]) -> list[Mistake]:
             entry = ".".join(path.split(".")[:num_words])
             hint = f"set {entry}._target_ to a function of your own, which makes that object, too"
             found.append(Mistake(what, (path,), hint=hint))
+    return found
+
+
+def digests(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hash of each file of the user's own code that the _target_s of a config name, or that such a file
+    imports, as {"the code of mypkg.nets": hash}. Code that is installed is left out."""
+    found: dict[str, str] = {}
+    waiting = [
+        str(target)
+        for group, num_words in _MADE.items()
+        for path, target in leaves(config[group], f"{group}.").items()
+        if path.endswith("._target_") and path.count(".") == num_words
+    ]
+    while waiting:
+        words, folders = waiting.pop().split("."), None
+        for number in range(1, len(words) + 1):
+            module = ".".join(words[:number])
+            spec = PathFinder.find_spec(module, folders)
+            if spec is None or _is_installed(spec):
+                break
+            name = f"the code of {module}"
+            if name not in found and (spec.origin or "").endswith(".py"):
+                content = Path(str(spec.origin)).read_bytes()
+                found[name] = hashlib.sha256(content).hexdigest()[:12]
+                waiting += _imported(content, spec.name if spec.submodule_search_locations else spec.parent or "")
+            if spec.submodule_search_locations is None:
+                break
+            folders = list(spec.submodule_search_locations)
+    return found
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    """Return whether a module belongs to Python, to a library or to this package, which are compared by themselves."""
+    folder = Path(next(iter(spec.submodule_search_locations or ()), spec.origin or "")).resolve()
+    is_library = any(folder.is_relative_to(each) for each in map(Path, sysconfig.get_paths().values()))
+    return is_library or spec.name.partition(".")[0] == "imagenet_ddp"
+
+
+def _imported(source: bytes, package: str) -> list[str]:
+    """Return the names that a source file imports, each with its module. package: in which the file is."""
+    try:
+        tree = ast.parse(source)
+    except (ValueError, SyntaxError):
+        return []
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            found += [f"{module}.{alias.name}" for alias in node.names]
     return found
 
 

@@ -41,6 +41,14 @@ class Example:
     text: str
 
 
+@dataclass(frozen=True)
+class PerMachine:
+    """The mark of a key that each machine of a run sets for itself, such as a mount point. entries: of a dict, the
+    names that this is true of, as a regular expression."""
+
+    entries: str = ""
+
+
 def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
     return Kind((words,), accepts)
 

@@ -178,7 +178,7 @@ def differences(facts: Mapping[int, Mapping[str, Any]], noun: str) -> list[str]:
             f"{value} on {noun}{'s' if len(numbers) > 1 else ''} {shorten_list([*map(str, numbers)], 8)}"
             for value, numbers in groups.items()
         )
-        hint = HINTS.get(key, "use the same options, images and package versions everywhere")
+        hint = HINTS.get(key, "use the same options, code, images and package versions everywhere")
         found.append(f"the {noun}s disagree on {key}: {whose}. Hint: {hint}.")
     return found[:MAX_DIFFERENCES]
 

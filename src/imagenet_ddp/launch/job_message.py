@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from omegaconf import open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.config.schema.keys import declared, validate_group
+from imagenet_ddp.config.schema.keys import declared, is_per_machine, validate_group
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
@@ -55,6 +55,7 @@ def from_message(content: Any, request: parse.Request) -> Job:
     merged = copy.deepcopy(request.config)
     with open_dict(merged):
         lay_over(merged, content["config"])
+        _keep_own(merged, request, is_new=content["checkpoint"] is None)
     found = check_config.refused_of_stored(merged, request.config, request.verb, origin)
     config = typed_config(merged, COMMANDS[request.verb])
     for group in ("", *(path for path, key in declared(request.verb).items() if key.is_group)):
@@ -67,3 +68,25 @@ def from_message(content: Any, request: parse.Request) -> Job:
     fields["threads_before"] = tuple(content["threads_before"]) if content["threads_before"] else None
     del fields["config"]
     return Job(config, **fields)
+
+
+def _keep_own(config: DictConfig, request: parse.Request, *, is_new: bool) -> None:
+    """Set what each machine sets for itself (PerMachine) to what this one has: all of it in a new run; in a resumed
+    one, whose checkpoint has the values of the machine that wrote it, what is typed here. config: that of node 0,
+    changed in place."""
+    for path, key in declared(request.verb).items():
+        group, _, name = path.rpartition(".")
+        theirs, own = (OmegaConf.select(each, group) if group else each for each in (config, request.config))
+        if key.per_machine is None or name not in own:
+            continue
+        if not key.per_machine.entries:
+            if is_new or request.is_typed(path):
+                theirs[name] = own[name]
+            continue
+        entries = {each: value for each, value in own[name].items() if is_per_machine(f"{path}.{each}", request.verb)}
+        kept = {
+            each: value
+            for each, value in theirs[name].items()
+            if not (is_new and is_per_machine(f"{path}.{each}", request.verb))
+        }
+        theirs[name] = {**kept, **entries}

@@ -1,7 +1,6 @@
 """Launch a job: connect to the other commands, one per node or per rank, share the job, and start its processes."""
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
+from imagenet_ddp.config import own_code
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.keys import is_per_machine
 from imagenet_ddp.config.section import leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
-MAY_DIFFER = re.compile(
-    r"cluster\.(rank|local_rank|node_rank|address|secret_file)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
-)
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 
@@ -89,7 +86,8 @@ def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | No
         num_local = devices.num_local_processes(config) if place.is_node else 1
     except ConfigError as error:
         raise parse.RefusedError(error.mistakes, request) from error
-    commands = connect_commands(place, compared_options(config), num_local, config.cluster.timeout_s)
+    compared = compared_options(config, request.verb) | own_code.digests(config)
+    commands = connect_commands(place, compared, num_local, config.cluster.timeout_s)
     return commands.place, commands
 
 
@@ -177,10 +175,10 @@ def _look(job: Job) -> Scan | None:
     return None if found.mistakes else found
 
 
-def compared_options(config: CommonConfig) -> dict[str, Any]:
+def compared_options(config: CommonConfig, verb: str) -> dict[str, Any]:
     """Return, as plain JSON, the options that must be equal in all commands. config: the resolved config, as typed on
-    this machine."""
-    return {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+    this machine. verb: name of the command."""
+    return {key: value for key, value in leaves(config).items() if not is_per_machine(key, verb)}
 
 
 def _expect_backend(config: CommonConfig) -> None:

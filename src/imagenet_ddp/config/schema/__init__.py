@@ -4,5 +4,6 @@
 
 Checks (`keys.py`), `--help` and docs/reference.md are derived from these declarations. A key without allowed values
 accepts every value of its type, and null is accepted if the type is `| None`. `Example` is the value that a hint shows
-instead of the default. Imports neither torch nor lightning.
+instead of the default; `PerMachine` marks what each machine of a run sets for itself. Imports neither torch nor
+lightning.
 """

@@ -21,7 +21,7 @@ from imagenet_ddp.config.schema.optimizers import SGD, OptimConfig
 from imagenet_ddp.config.schema.schedules import ScheduleConfig, Step
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.section import Section, with_all_keys
-from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
+from imagenet_ddp.config.validators import AUTO, Example, PerMachine, choice, integer, list_of, matching, number
 
 # the rule of huggingface_hub's validate_repo_id
 _REPOSITORY = matching(
@@ -102,6 +102,7 @@ class RunConfig(CommonConfig):
     resume: Annotated[
         str | None,
         Example("auto"),
+        PerMachine(),
         "Run folder or checkpoint to resume; auto: the newest unfinished run of this name and these options.",
     ] = None
 
@@ -109,7 +110,7 @@ class RunConfig(CommonConfig):
 class TrainedConfig(CommonConfig):
     """Keys of the commands that read a trained net."""
 
-    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
+    checkpoint: Annotated[str | None, Example("FILE"), PerMachine(), _CHECKPOINT] = None
 
 
 class EvaluateConfig(TrainedConfig):
@@ -133,6 +134,7 @@ class FeaturesConfig(TrainedConfig):
         str | None,
         matching(r"(?s).+\.(npz|parquet)", "a file that ends in .npz or .parquet"),
         Example("features.npz"),
+        PerMachine(),
         "Also write the file here; null: only in runs/features, where the other commands find it.",
     ] = None
 

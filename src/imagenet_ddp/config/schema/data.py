@@ -8,7 +8,18 @@ from typing import Annotated, Any, TypeVar
 from omegaconf import MISSING
 
 from imagenet_ddp.config.section import OneOf, Replaceable, one_of
-from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
+from imagenet_ddp.config.validators import (
+    AUTO,
+    FLAG,
+    Example,
+    PerMachine,
+    choice,
+    integer,
+    kind,
+    list_of,
+    matching,
+    number,
+)
 
 # config of timm's rand_augment_transform
 TIMM_POLICY = r"rand(-(m\d+|n[1-9]\d*|p(0?\.\d+|[01])|mstd\d+(\.\d+)?|mmax\d+|inc[01]|t(weights|3aw?)))+"
@@ -38,6 +49,7 @@ class DataConfig(OneOf):
     root: Annotated[
         str | None,
         Example("FOLDER"),
+        PerMachine(),
         "Folder of the images: train/<class>/ and val/<class>/, or as train_dir and val_dir say; table, arrays: path "
         "of the file; null: the source's default.",
     ] = None
@@ -216,8 +228,8 @@ class FilesData(DataConfig):
 
 
 class FolderData(FilesData):
-    train_dir: Annotated[str, "folder of training images, below root or absolute."] = "train"
-    val_dir: Annotated[str, "folder of validation images, below root or absolute."] = "val"
+    train_dir: Annotated[str, PerMachine(), "folder of training images, below root or absolute."] = "train"
+    val_dir: Annotated[str, PerMachine(), "folder of validation images, below root or absolute."] = "val"
 
 
 class ImageFolderData(FolderData):

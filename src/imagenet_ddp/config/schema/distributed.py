@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.config.section import Section
-from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, number
+from imagenet_ddp.config.validators import AUTO, FLAG, Example, PerMachine, choice, integer, number
 
 
 class StrategyConfig(Section):
@@ -43,15 +43,21 @@ class ClusterConfig(Section):
         "Rendezvous of the nodes; tcp, file: at cluster.address; env: at MASTER_ADDR, with RANK and WORLD_SIZE.",
     ] = "auto"
     address: Annotated[
-        str | None, "Address of the rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR."
+        str | None,
+        PerMachine(),
+        "Address of the rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR.",
     ] = None
-    node_rank: Annotated[int | None, integer(0), "Number of this node; null: detected."] = None
-    rank: Annotated[int | None, integer(0), "Number of this process, with one command per process."] = None
-    local_rank: Annotated[int | None, integer(0), "Number of this process on its node, likewise."] = None
+    node_rank: Annotated[int | None, integer(0), PerMachine(), "Number of this node; null: detected."] = None
+    rank: Annotated[int | None, integer(0), PerMachine(), "Number of this process, with one command per process."] = (
+        None
+    )
+    local_rank: Annotated[int | None, integer(0), PerMachine(), "Number of this process on its node, likewise."] = None
     world_size: Annotated[int | None, integer(1), "Number of processes, with one command per process."] = None
     job_id: Annotated[str | None, "Distinguishes two jobs with the same address and options."] = None
     secret_file: Annotated[
-        str | None, "File with a secret, the same on every node, that signs the messages between nodes; null: unsigned."
+        str | None,
+        PerMachine(),
+        "File with a secret, the same on every node, that signs the messages between nodes; null: unsigned.",
     ] = None
     timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to meet."] = 120.0
     requeue: Annotated[bool, "On SIGUSR1 or SIGUSR2, save and let SLURM requeue the job, if it may."] = True
@@ -63,10 +69,12 @@ class NcclConfig(Section):
 
     name: Annotated[str, "Name of the file in conf/nccl."] = "default"
     # struct is off, so that nccl.env.NCCL_DEBUG=INFO needs no +
-    env: Annotated[dict[str, Any], "Environment variables of NCCL, Gloo and libfabric."] = field(
-        default_factory=lambda: DictConfig(
-            {}, key_type=str, ref_type=dict[str, Any], is_optional=False, flags={"struct": False}
-        )  # type: ignore
+    env: Annotated[dict[str, Any], PerMachine(".*IFNAME"), "Environment variables of NCCL, Gloo and libfabric."] = (
+        field(
+            default_factory=lambda: DictConfig(
+                {}, key_type=str, ref_type=dict[str, Any], is_optional=False, flags={"struct": False}
+            )  # type: ignore
+        )
     )
 
 

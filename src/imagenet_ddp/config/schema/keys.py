@@ -1,6 +1,7 @@
 """Look up how the keys of a command are declared, and validate their values."""
 
 import functools
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING as NO_DEFAULT
@@ -12,7 +13,7 @@ from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.section import OneOf, hints
-from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, choice, expect, integer, number, shown
+from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, PerMachine, choice, expect, integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, setting
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
@@ -32,6 +33,7 @@ class Key:
     nullable: bool = False
     readers: tuple[str, ...] = ()  # names of the choices in its group that have this key; (): all
     reader_words: str = ""  # "step or cosine", or "any but step"
+    per_machine: PerMachine | None = None
 
     @property
     def is_group(self) -> bool:
@@ -58,6 +60,15 @@ class Key:
 def declared(command: str) -> Mapping[str, Key]:
     """Return every key path of a command, groups included."""
     return of_class(commands.COMMANDS[command], "")
+
+
+def is_per_machine(path: str, command: str) -> bool:
+    """Return whether each machine of a run sets this key, or this entry of a dict, for itself."""
+    keys, (parent, _, entry) = declared(command), path.rpartition(".")
+    if path in keys:
+        return keys[path].per_machine is not None
+    mark = keys[parent].per_machine if parent in keys else None
+    return mark is not None and re.fullmatch(mark.entries, entry) is not None
 
 
 def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[Mistake]:
@@ -103,12 +114,15 @@ def of_class(config: type, prefix: str) -> dict[str, Key]:
         default_text = "VALUE" if default == MISSING else shown(default)
         example = next((extra.text for extra in extras if isinstance(extra, Example)), default_text)
         meaning = next((extra for extra in extras if isinstance(extra, str)), "")
+        per_machine = next((extra for extra in extras if isinstance(extra, PerMachine)), None)
         readers, reader_words = (), ""
         if issubclass(config, OneOf):
             readers, reader_words = config.readers(field.name)
             meaning = _meaning(config, field.name, readers, reader_words) if readers else meaning
             allowed = choice(*config.by_name) if field.name == "name" else allowed
-        found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words)
+        found[path] = Key(
+            path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words, per_machine
+        )
         if is_dataclass(declared_type):
             found |= of_class(typing.cast(type, declared_type), f"{path}.")
     return found
