@@ -279,6 +279,19 @@ def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:
     assert [files(host) for host in two] == [{"mine.py"}, {"mine.py"}]
 
 
+def test_number_0_on_two_machines(two: tuple[Host, Host], small: list[str]) -> None:
+    """As RANK=0 in a line that was copied to both: the one at whose address they meet is told at once."""
+    both = [*small, "trainer.num_nodes=2", "trainer.devices=1", "cluster.node_rank=0"]
+    begin_s = time.monotonic()
+    found = ends(*start(two, *both, env=AT_ZETA))
+    refused(
+        found, f"{ZETA} must be an address of this machine, because node 0 and rank 0 run here, but this machine has"
+    )
+    assert "node 0 (alpha) was refused: " in found[0].said
+    assert time.monotonic() - begin_s < 60
+    nobody_is_left(two)
+
+
 def test_each_node_has_its_own_folder_and_interface(two: tuple[Host, Host], tree: Path, tmp_path: Path) -> None:
     """Node 0 decides on the job for both, but not on what each machine sets for itself, in a new run or a resumed one:
     on alpha, neither the folder nor the card of zeta exists. What a node reads are the images under its own path."""

@@ -146,7 +146,8 @@ NETWORK = r"""
     mount --bind $names /etc/resolv.conf; rm -f $names
 """
 SCRIPT = """
-import os, socket, threading
+import os, socket, tempfile, threading
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 from imagenet_ddp.distributed import store
 from imagenet_ddp.errors import ConfigError
 
@@ -169,9 +170,13 @@ if not server:
     time.sleep(60)
 port = int(os.read(pipe[0], 100))
 out["server"] = time.monotonic() - begin
+errors = tempfile.TemporaryFile()
+os.dup2(errors.fileno(), 2)
 out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.OWNER_KEY).decode()
 out["both"] = time.monotonic() - begin
 os.kill(server, 9)
+errors.seek(0)
+out["errors"] = errors.read().decode()
 """
 
 
@@ -188,3 +193,4 @@ def test_in_a_network_of_its_own():
         assert seconds < 4
     assert found["client"] == ""
     assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"
+    assert found["errors"] == "", "no stack trace of torch on the way"

@@ -197,7 +197,14 @@ def report_refusal(refused: Place, mistakes: Sequence[str]) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def inform() -> bool:
-        found = find_store(refused, WAIT_S, name)
+        try:
+            found = find_store(refused, WAIT_S, name)
+        except ConfigError:
+            address = refused.address
+            if number != 0 or not address or not address.host or interfaces.is_local(store.resolve(address.host)):
+                raise
+            # the number may be the mistake, and another machine serve the store
+            found = FoundStore(store.client(address.host, address.port, WAIT_S, name), address.host, address.port)
         root = store.of_attempt(found.store, refused)
         if root.has("ranks/verdict"):
             return False

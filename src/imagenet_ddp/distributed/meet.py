@@ -42,11 +42,13 @@ MAX_READERS = 64  # if there are more ranks, only rank 0 reads the entries of al
 
 @dataclass(frozen=True)
 class Expected:
-    """The ranks that are waited for. names: returns the names of these ranks. hint: for the error after a timeout."""
+    """The ranks that are waited for. names: returns the names of these ranks. hint: for the error after a timeout.
+    who: what waits, and where, for the lines on the way."""
 
     size: int
     names: Callable[[Sequence[int]], Sequence[str]]
     hint: str
+    who: str = ""
 
     def missing(self, arrived: Sequence[Mapping[str, Any]], seconds: float) -> str:
         """Return who is missing after this time. arrived: what the others have posted."""
@@ -114,7 +116,7 @@ def _decide_for_all(
 
     position = ask(arrive, timeout_s)
     while (verdict := ask(look_for_verdict, deadline.remaining_s)) is None:
-        if not deadline.pause(lambda seconds: f"Waiting: {progress(seconds)}", POLL_S):
+        if not deadline.pause(lambda seconds: f"Waiting{expected.who}: {progress(seconds)}", POLL_S):
             late = f"{progress(deadline.elapsed_s)} Hint: {expected.hint}"
             if lost := num_arrivals - len(arrived):  # of each, the small packet that counts it has arrived
                 late = f"{progress(deadline.elapsed_s)} What {lost} of them sent has not arrived. Hint: {LARGE}."
@@ -216,7 +218,8 @@ def meet(root: Messages, place: Place, facts: Mapping[str, Any], timeout_s: floa
             raise ConfigError(mistakes)
         return [{**vars(each), "equal": {}} for each in members]
 
-    expected = Expected(place.world_size, place.names, _hint(place))
+    who = f" as node {node} at {place.address}" if node is not None else ""
+    expected = Expected(place.world_size, place.names, _hint(place), who)
     position, posted = _decide_for_all(root, root.under("ranks"), vars(own), decide, expected, timeout_s)
     with as_posted("verdict"):
         members = [*map(Member.of, posted)]
@@ -236,7 +239,7 @@ def _hint(place: Place) -> str:
     """Return a hint about the likely causes of a missing rank."""
     if place.is_worker and place.num_nodes == 1:
         return "read that rank's messages, or set a longer cluster.timeout_s."
-    reach = f"Check that the missing machine reaches {place.address}."
+    reach = f"Check that the missing machine has {place.address} in its line, too, and reaches it."
     if place.num_nodes > 1 and place.host and is_loopback(place.host):
         reach = f"On every node, {place.host} is the node itself, so set the address at which the others reach node 0."
     return (

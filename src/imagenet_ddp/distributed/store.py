@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.place import Place
@@ -21,7 +21,7 @@ OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish i
 POLL_S = 0.2
 NAME_POLL_S = 1.0  # each time, the name server is asked
 ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of a store that accepted a connection
-NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
+NAME_LOOKUP_S = 30.0  # longest wait for the name of an address, of which three silent name servers take this long
 BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 SERVER_TIMEOUT = timedelta(seconds=30)
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
@@ -75,7 +75,8 @@ def serve(host: str, port: int, *, everywhere: bool = False) -> TCPStore:
         ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
         raise ConfigError(
             f"{host} must be an address of this machine, because node 0 and rank 0 run here, but this machine has: "
-            f"{ours}. Hint: set the private address of node 0 on every node, or start the command of node 0 on {host}."
+            f"{ours}. Hint: if {host} is another machine, number this one from 1 (cluster.rank, cluster.node_rank or "
+            "RANK); else set the private address of this machine on every node."
         )
     try:
         if interfaces.names_loopback(host) and not everywhere:
@@ -176,10 +177,13 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
 
+    # after a shorter time, torch prints a stack trace, and succeeds at the next try
+    limit = timedelta(seconds=ANSWER_S + 1.5 * _name_lookup_s(number))
+
     def connect() -> tuple[TCPStore, str | None] | Exception:
         try:
-            short = timedelta(seconds=ANSWER_S)
-            store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
+            store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=limit)
+            store.set_timeout(timedelta(seconds=ANSWER_S))
         except Exception as error:
             return error
         try:
@@ -190,13 +194,8 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
                     return OSError(errno.ETIME, f"its store does not answer within {ANSWER_S:.0f} s")
             return error
 
-    # tried twice, because a silent name server delays torch's first connection beyond its time limit, but no later one;
-    # without NAME_LOOKUP_S, torch would wait forever for a program that accepts connections but sends nothing
-    found: tuple[TCPStore, str | None] | Exception | None = None
-    for _ in range(2):
-        found = run_bounded(connect, NAME_LOOKUP_S)
-        if not isinstance(found, DistNetworkError) or "timed out" not in str(found):
-            break
+    # without this limit, torch would wait forever for a program that accepts connections but sends nothing
+    found = run_bounded(connect, NAME_LOOKUP_S)
     if isinstance(found, tuple):
         return found[0] if owner is None or found[1] == owner else None
     if isinstance(found, OSError):
@@ -212,6 +211,14 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
         f"{who} needs the rendezvous store at {host}:{port}, but another program answers there{why}. "
         "Hint: set another port on every node."
     )
+
+
+@functools.cache
+def _name_lookup_s(number: str) -> float:
+    """Return how long this machine takes to look up the name of an address, as torch does in its first connection."""
+    deadline = Deadline(NAME_LOOKUP_S)
+    run_bounded(lambda: socket.getnameinfo((number, 0), 0), NAME_LOOKUP_S)
+    return deadline.elapsed_s
 
 
 def resolve(host: str) -> str:

@@ -87,7 +87,12 @@ def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | No
     except ConfigError as error:
         raise parse.RefusedError(error.mistakes, request) from error
     compared = compared_options(config, request.verb) | own_code.digests(config)
-    commands = connect_commands(place, compared, num_local, config.cluster.timeout_s)
+    try:
+        commands = connect_commands(place, compared, num_local, config.cluster.timeout_s)
+    except ConfigError as error:
+        if place.number != 0 or isinstance(error, SharedError):
+            raise
+        raise parse.RefusedError(error.mistakes, request) from error  # number 0, for which the others wait
     return commands.place, commands
 
 
