@@ -297,6 +297,25 @@ def cluster(shared_cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scontrol(of show, code of requeue): an scontrol of that kind; the words it was called with are in `called`."""
+
+    def answer(shown: str, code: int = 0, error: str = "") -> Path:
+        (tmp_path / "shown").write_text(shown)
+        program = tmp_path / "scontrol"
+        program.write_text(
+            f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n'
+            f'if [ "$1" = show ]; then cat {tmp_path}/shown; [ -s {tmp_path}/shown ]; exit $?; fi\n'
+            f'echo "{error}" >&2; exit {code}\n'
+        )
+        program.chmod(0o755)
+        return tmp_path / "called"
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return answer
+
+
+@pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Return a folder from which the scripts can be submitted. It contains the virtual environment that they activate;
     its activate script is empty, because Python is already on PATH."""

@@ -109,7 +109,7 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
 
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.5)
     result = run("train", *options, "hydra.run.dir=the parts", *trouble, PYTHONPATH=PROBES, code=143)
-    (typed,) = re.findall(r"Continue with: python -m imagenet_ddp\.train (.*)", result.stdout)
+    (typed,) = re.findall(r"Continue with: python -m imagenet_ddp\.train (.*)", result.stderr)
     assert "Traceback" not in result.stderr
     before = seen(tmp_path / "seen")
     assert 0 < len(before[1]) < len(images), "in the middle of an epoch"

@@ -12,11 +12,10 @@ from imagenet_ddp.config.figures import best_metric
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
-from imagenet_ddp.launch.job import continue_command, decide
+from imagenet_ddp.launch.job import after_stop, decide, say_continue
 from imagenet_ddp.launch.processes import LEAVE_S, begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_sweep import expand_resume
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import use_utf8
@@ -65,9 +64,10 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.has_new_folder:
             folder.remove_refused(job.run_dir, error)
-        is_killed = isinstance(error, WorkersFailedError) and error.reason and not in_sweep
-        if is_killed and CheckpointStore.of_run(job.run_dir).files():
-            console.print_message(f"Continue with: {continue_command(job, place)}", whole=True)
+        if isinstance(error, WorkersFailedError) and error.reason:  # a worker was killed
+            say_continue(job, place)
+        elif isinstance(error, SignalExit) and commands is None:
+            after_stop(job, place, error.exit_code - 128, os.environ)
         raise
 
 

@@ -56,7 +56,11 @@ KillWait=15
 AccountingStorageType=accounting_storage/none
 MpiDefault=none
 {nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=grace Nodes=ALL MaxTime=INFINITE State=UP GraceTime=120
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2"
 # Device files that every Linux has represent the GPUs. SLURM counts these files and never opens them.
@@ -209,6 +213,13 @@ class Cluster:
         self.run(["scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}"])
         self.until(lambda: self.job(job)["Restarts"] != fields["Restarts"], 180)
         self.run(["scontrol", "update", f"JobId={job}", "TimeLimit=60"])
+
+    def preempt(self, job: str, cwd: Path) -> None:
+        """Take the nodes from the job by one of a higher partition, and return when they are free again."""
+        restarts, command = self.job(job)["Restarts"], ["sbatch", "--parsable", "--partition=high", "--nodes=2"]
+        other = self.run([*command, "--exclusive", "--output=/dev/null", "--wrap=true"], cwd=cwd).stdout.strip()
+        self.until(lambda: self.job(other)["JobState"] == "COMPLETED")
+        assert int(self.job(job)["Restarts"]) == int(restarts) + 1
 
     def until(self, condition: Callable[[], object], timeout_s: float = 180) -> None:
         limit = time.monotonic() + timeout_s

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +18,12 @@ from helpers.hints import options_of
 from helpers.train_runs import probe, start, wait_for
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
+from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.section import to_config
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.launch.job import Job, after_stop
 from imagenet_ddp.launch.resume import Earlier, changes, find_earlier, is_finished, way_to_continue
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import new_folder
@@ -157,18 +158,29 @@ def parse(text: str) -> Any:
     return text if ":" in text else yaml.safe_load(text)
 
 
-def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
-    job = Job(to_config({"cluster": {"requeue": True}}, CommonConfig), tmp_path)
-    environ = {"SLURM_JOB_ID": "7"}
-    assert not should_requeue(job, signal.SIGUSR2, environ)  # it would start over
+def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path, scontrol: Any, capsys: Any) -> None:
+    def stopped(number: int, *, requeue: bool = True, restarts: int = 0, preempted: str = "None") -> tuple[bool, str]:
+        """Whether SLURM starts the job again, and which of the two things is said."""
+        scontrol(f"JobId=7 JobState=RUNNING Restarts={restarts} PreemptTime={preempted}")
+        job = Job(RunConfig(cluster=ClusterConfig(requeue=requeue)), tmp_path)
+        again = after_stop(job, Place(), number, {"SLURM_JOB_ID": "7"})
+        said = "".join(capsys.readouterr())
+        return again, " and ".join(word for word in ("Asking SLURM", "Continue with") if word in said)
+
+    now = "2026-11-30T05:24:43"
+    assert stopped(signal.SIGUSR2) == (False, "")  # it would start over
+    assert stopped(signal.SIGTERM, preempted=now) == (True, "Asking SLURM")  # as SLURM itself does without GraceTime
     store = CheckpointStore.of_run(tmp_path)
     store.place(tmp_path / "disk")
     store.last.touch()
-    assert should_requeue(job, signal.SIGUSR2, environ) and should_requeue(job, signal.SIGUSR1, environ)
-    assert not should_requeue(job, signal.SIGTERM, environ)
-    assert not should_requeue(job, signal.SIGUSR2, {})
-    off = to_config({"cluster": {"requeue": False}}, CommonConfig)
-    assert not should_requeue(replace(job, config=off), signal.SIGUSR2, environ)
+    assert stopped(signal.SIGUSR2) == stopped(signal.SIGUSR1) == (True, "Asking SLURM")
+    assert stopped(signal.SIGTERM) == stopped(signal.SIGINT, preempted=now) == (False, "Continue with")
+    assert stopped(signal.SIGUSR2, requeue=False) == (False, "Continue with")
+    assert stopped(signal.SIGTERM, restarts=1) == (True, "")  # SLURM has requeued it
+    scontrol("JobId=7 JobState=RUNNING Restarts=0", 1, "Job is held")
+    assert not after_stop(Job(RunConfig(), tmp_path), Place(), signal.SIGUSR2, {"SLURM_JOB_ID": "7"})
+    assert "does not requeue job 7: Job is held.\nContinue with: " in capsys.readouterr().err
+    assert not after_stop(Job(RunConfig(), tmp_path), Place(), signal.SIGUSR2, {})
 
 
 # ---- checkpoints on another disk -----------------------------------------------------------------------------------

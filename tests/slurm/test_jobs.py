@@ -98,6 +98,24 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     assert log(work, job).count("Asking SLURM to requeue job") == 1
 
 
+@pytest.mark.parametrize(("partition", "asked"), [("main", 0), ("grace", 1)])
+def test_preemption(
+    partition: str, asked: int, cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]
+) -> None:
+    """SLURM requeues the job itself, but not if it ends within a GraceTime. Nothing has to be typed."""
+    words = options(tree, "trainer.max_epochs=4", *probe(work / "seen", slow_s=1.0))
+    job = submit("train.sbatch", *words, sbatch=("--nodes=2", f"--partition={partition}"))
+    cluster.until(lambda: done(folder(work, f"slurm_{job}_0")))
+    cluster.preempt(job, work)
+    (work / "seen/fast").touch()
+    fields = cluster.end(job)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)
+    assert log(work, job).count("Stopped and saved after step") == 1
+    assert log(work, job).count("Asking SLURM to requeue job") == asked
+    assert "Continue with" not in log(work, job)
+    assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(4), ALL)
+
+
 def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
     """One agent per node; the signal reaches its workers and does not end the agent."""
     words = options(tree, "trainer.max_epochs=6", *probe(work / "seen", slow_s=1.0))

@@ -58,18 +58,23 @@ def test_two_by_submitit_one_at_a_time(cluster: Cluster, work: Path, tree: Path,
     assert_same_runs(work / "s/0", work / "whole")
 
 
-def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
-    """Two steps at once; all are signalled, and the unfinished one resumes when the script is started again."""
+@pytest.mark.parametrize("partition", ["main", "grace"])
+def test_sweep_sbatch(partition: str, cluster: Cluster, work: Path, tree: Path) -> None:
+    """Two steps at once; all are signalled, by a person or in the GraceTime of a preemption, and the unfinished one
+    resumes when the script is started again."""
     words = options(tree, "trainer.max_epochs=1,5", *probe(work / "seen", slow_s=0.4))
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{trainer.max_epochs}}'"
-    sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4")
+    sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4", f"--partition={partition}")
     env = {"DEVICES_PER_NODE": "2", "PYTHONPATH": PROBES, **cluster.forked}
     job = cluster.submit(*sbatch, ROOT / "scripts/sweep.sbatch", *words, cwd=work, env=env)
     sweep_dir = work / "runs/imagefolder_mobilenet_v2" / f"slurm_{job}"
     cluster.until(lambda: (sweep_dir / "0/summary.json").exists() and (sweep_dir / "1/metrics.csv").exists())
     finished = (sweep_dir / "0/summary.json").stat().st_mtime_ns
-    cluster.run(["scancel", "--signal=USR2", "--batch", job])
-    cluster.until(lambda: cluster.job(job)["Restarts"] == "1")
+    if partition == "grace":
+        cluster.preempt(job, work)
+    else:
+        cluster.run(["scancel", "--signal=USR2", "--batch", job])
+        cluster.until(lambda: cluster.job(job)["Restarts"] == "1")
     (work / "seen5/fast").touch()
     fields = cluster.end(job)
     log = (work / f"slurm-{job}.log").read_text()

@@ -86,7 +86,7 @@ def typed_line(folder: Path, line: str, code: int = 0) -> str:
         environment=clean_environ(PYTHONPATH=PROBES),
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_the_printed_commands_run_as_typed(tree: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import copy
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import leaves, to_plain, typed_config
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.data.sources.base import Scan
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.resume import (
@@ -32,7 +34,7 @@ from imagenet_ddp.launch.resume import (
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
-from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
+from imagenet_ddp.system.console import print_message
 
 T = TypeVar("T", bound=CommonConfig)
 
@@ -72,11 +74,25 @@ class Job:
         return not is_kept and (self.checkpoint is None or isinstance(self.config, EvaluateConfig))
 
 
-def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM should requeue a job that this signal has stopped. Without a checkpoint it should not,
-    because the job would start over each time."""
-    is_asked = signal_number in RESTART_SIGNALS and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
-    return is_asked and bool(CheckpointStore.of_run(job.run_dir).files())
+def after_stop(job: Job, place: Place, signal_number: int, environ: Mapping[str, str]) -> bool:
+    """Requeue the SLURM job that this signal has stopped, or say how to continue it. Return whether SLURM starts it
+    again. Call it on one process, when all ranks have saved."""
+    # a job without a checkpoint would start over at each time limit; SLURM itself requeues a preempted one all the same
+    is_of_use = signal_number == signal.SIGTERM or bool(CheckpointStore.of_run(job.run_dir).files())
+    may_requeue = job.config.cluster.requeue and is_of_use
+    if may_requeue and slurm.asks_for_restart(signal_number, environ) and slurm.requeue_and_print(environ):
+        return True
+    if slurm.has_requeued(environ):
+        return True
+    say_continue(job, place)
+    return False
+
+
+def say_continue(job: Job, place: Place) -> None:
+    """Print the command that continues a run that has ended early, if it has saved. For a sweep, one command
+    continues all jobs (stored_sweep.py)."""
+    if isinstance(job.config, RunConfig) and not job.in_sweep and CheckpointStore.of_run(job.run_dir).files():
+        print_message(f"Continue with: {continue_command(job, place)}", whole=True)
 
 
 def continue_command(job: Job, place: Place) -> str:

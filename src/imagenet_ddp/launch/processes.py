@@ -15,12 +15,11 @@ from imagenet_ddp.config.schema.keys import is_per_machine
 from imagenet_ddp.config.section import leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan
-from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.errors import ConfigError, SharedError
-from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.launch.job import Job, after_stop
 from imagenet_ddp.launch.job_message import from_message, to_message
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import raise_on_signal
@@ -157,8 +156,8 @@ def run_ranks(
         return result
     except WorkersFailedError as error:
         here = commands is None or place.node_rank == 0
-        if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
-            error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
+        if here and isinstance(payload, Job) and error.exit_code > 128:
+            error.is_requeued = after_stop(payload, place, error.exit_code - 128, os.environ)
         if commands is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
             reason = error.reason or f"the workers of {commands.name} ended with exit code {error.exit_code}"
             commands.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError, RunError, SharedError
-from imagenet_ddp.launch.job import Job, should_requeue
+from imagenet_ddp.launch.job import Job, after_stop
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
 from imagenet_ddp.system import console
@@ -88,17 +87,20 @@ def met_ranks(
         own_folder = job.run_dir if job and job.has_new_folder and not place.is_worker else None
         if own_folder is not None and place.local_rank == 0 and getattr(error, "code", 2) == 2:
             folder.remove_refused(own_folder, error)
-        _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch)
+        _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch, job)
     except Stopped as stop:
         assert world is not None  # only the block raises Stopped
         world.leave()
-        # a worker started by spawn.py leaves requeuing to the command that was typed
-        here = not place.is_worker and place.rank == 0
-        if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
-            slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
+        _after_stop(job, place, stop.signal_number)
         (exit_at_once if place.world_size > 1 else sys.exit)(128 + stop.signal_number)
     except BaseException as error:  # SystemExit of a user's own code would otherwise count as a success
         _fail(error, place, world.watch if world else None)
+
+
+def _after_stop(job: Job | None, place: Place, signal_number: int) -> None:
+    # a worker started by spawn.py leaves this to the command that was typed
+    if job is not None and not place.is_worker and place.rank == 0:
+        after_stop(job, place, signal_number, os.environ)  # a requeue ends the job and this process
 
 
 def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
@@ -113,12 +115,13 @@ def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> N
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
 
 
-def _end_at_start(left: SignalExit, place: Place, watch: "FailureWatch | None") -> NoReturn:
+def _end_at_start(left: SignalExit, place: Place, watch: "FailureWatch | None", job: Job | None) -> NoReturn:
     """End a process that was stopped before there was anything to save."""
     if watch is not None:
         watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
     if place.rank == 0:
         console.print_message(str(left))
+        _after_stop(job, place, left.exit_code - 128)
     exit_at_once(left.exit_code)
 
 

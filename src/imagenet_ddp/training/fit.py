@@ -1,12 +1,11 @@
 """Train in one process: make all parts of the run, train, and write the results."""
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import Job, continue_command, should_requeue
+from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.runs import result_files
@@ -84,11 +83,9 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         if plan.place.rank == 0 and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained, so the folder is still new
         raise
-    except Stopped as stop:
+    except Stopped:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}.")
-        if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            log.say(f"Continue with: {continue_command(job, plan.place)}", whole=True)
         raise
     finally:
         parts.data.close()

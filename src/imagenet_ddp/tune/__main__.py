@@ -14,7 +14,6 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.disk_errors import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
-from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 from imagenet_ddp.system.text import first_line
 from imagenet_ddp.tune.options import StudyPlan, read
 from imagenet_ddp.tune.search_space import as_overrides
@@ -28,7 +27,7 @@ def main() -> None:
         with folder_errors_as_run_error(plan.folder), folder.lock(plan.folder):
             code = _run(plan, signals)
         # SLURM sends one before the time limit (sbatch --signal=B:USR2@120)
-        if plan.requeue and code - 128 in RESTART_SIGNALS and "SLURM_JOB_ID" in os.environ:
+        if plan.requeue and slurm.asks_for_restart(code - 128, os.environ):
             slurm.requeue_and_print(os.environ)
         sys.exit(code)
 

@@ -71,27 +71,8 @@ def test_a_command_in_the_shell_of_srun_pty(new_group: bool, pty: bool):
 JOB = "JobId=7 JobState=RUNNING Reason=None Restarts=0 Name=a=b"
 
 
-@pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """answers(of show, code of requeue): an scontrol of that kind; the words it was called with are in `called`."""
-
-    def answer(shown: str, code: int = 0, error: str = "") -> Path:
-        (tmp_path / "shown").write_text(shown)
-        program = tmp_path / "scontrol"
-        program.write_text(
-            f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n'
-            f'if [ "$1" = show ]; then cat {tmp_path}/shown; [ -s {tmp_path}/shown ]; exit $?; fi\n'
-            f'echo "{error}" >&2; exit {code}\n'
-        )
-        program.chmod(0o755)
-        return tmp_path / "called"
-
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return answer
-
-
-def test_a_task_of_an_array_starts_again_by_its_name(answers: Any, capsys: Any):
-    called = answers(JOB)
+def test_a_task_of_an_array_starts_again_by_its_name(scontrol: Any, capsys: Any):
+    called = scontrol(JOB)
     assert slurm.requeue_and_print(ARRAY)
     assert called.read_text() == "show job 7_3 --oneliner\nrequeue 7_3\n"
     assert capsys.readouterr() == ("Asking SLURM to requeue job 7_3 (scontrol requeue).\n", "")
@@ -104,16 +85,16 @@ def test_a_task_of_an_array_starts_again_by_its_name(answers: Any, capsys: Any):
         ("", "scontrol does not answer"),
     ],
 )
-def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, why: str):
+def test_a_job_that_does_not_come_back(scontrol: Any, capsys: Any, shown: str, why: str):
     """scancel leaves a job COMPLETING while its processes end."""
-    called = answers(shown)
+    called = scontrol(shown)
     assert not slurm.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert "requeue" not in called.read_text()
     assert f"SLURM does not requeue job 7: {why}" in capsys.readouterr().err
 
 
-def test_at_the_time_limit_it_comes_back(answers: Any):
-    called = answers(JOB.replace("RUNNING Reason=None", "COMPLETING Reason=TimeLimit"))
+def test_at_the_time_limit_it_comes_back(scontrol: Any):
+    called = scontrol(JOB.replace("RUNNING Reason=None", "COMPLETING Reason=TimeLimit"))
     assert slurm.requeue("7") is None
     assert "requeue 7" in called.read_text()
 
@@ -124,15 +105,15 @@ def test_a_node_without_scontrol(monkeypatch: pytest.MonkeyPatch):
     assert slurm.node_address("n1") is None
 
 
-def test_no_command_is_waited_for_without_a_bound(answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    answers(JOB)
+def test_no_command_is_waited_for_without_a_bound(scontrol: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    scontrol(JOB)
     (tmp_path / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(slurm, "TIMEOUT_S", 0.2)
     assert slurm.requeue("7") == "scontrol does not answer within 0 s"
 
 
-def test_the_address_of_a_node(answers: Any):
-    answers("NodeName=n1 Arch=x86_64\n   NodeAddr=10.0.0.3 NodeHostName=vm Port=1 Version=22.05")
+def test_the_address_of_a_node(scontrol: Any):
+    scontrol("NodeName=n1 Arch=x86_64\n   NodeAddr=10.0.0.3 NodeHostName=vm Port=1 Version=22.05")
     assert slurm.node_address("n1") == "10.0.0.3"
-    answers("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
+    scontrol("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
     assert slurm.node_address("n1") is None

@@ -60,7 +60,7 @@ class ClusterConfig(Section):
         "File with a secret, the same on every node, that signs the messages between nodes; null: unsigned.",
     ] = None
     timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to meet."] = 120.0
-    requeue: Annotated[bool, "On SIGUSR1 or SIGUSR2, save and let SLURM requeue the job, if it may."] = True
+    requeue: Annotated[bool, "On SIGUSR1, SIGUSR2 or preemption, save and let SLURM requeue the job, if it may."] = True
     num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the idle cores."] = "auto"
 
 

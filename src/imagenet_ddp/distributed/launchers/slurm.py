@@ -6,6 +6,7 @@ The variables are documented in the manual pages of srun and sbatch, section "OU
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 from imagenet_ddp.system.text import count_noun
 
 # The port is 29500 plus the last three digits of the job ID, plus 100 for each previous step, so that jobs and steps on
@@ -164,24 +166,37 @@ def expand_counts(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def asks_for_restart(signal_number: int, environ: Mapping[str, str]) -> bool:
+    """Return whether this signal asks a SLURM job to save and to start again later: SIGUSR1, SIGUSR2, or the SIGTERM
+    with which the GraceTime of a preemption begins. SLURM does not requeue a job that ends within that time."""
+    if "SLURM_JOB_ID" not in environ or signal_number != signal.SIGTERM:
+        return "SLURM_JOB_ID" in environ and signal_number in RESTART_SIGNALS
+    field = _show_job(_own_job(environ))[0]
+    return field.get("JobState") == "RUNNING" and field.get("PreemptTime", "None") != "None"
+
+
+def has_requeued(environ: Mapping[str, str]) -> bool:
+    """Return whether SLURM itself has requeued this job, and ends its processes for that."""
+    if "SLURM_JOB_ID" not in environ:
+        return False
+    return _number(_show_job(_own_job(environ))[0], "Restarts", 0) > _number(environ, "SLURM_RESTART_COUNT", 0)
+
+
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
     """Requeue this SLURM job, print the outcome, and return whether SLURM accepted the request."""
-    # for a task of a job array, SLURM_JOB_ID alone may refer to the whole array
-    job = array_name(environ) or environ["SLURM_JOB_ID"]
+    job = _own_job(environ)
     print_message(f"Asking SLURM to requeue job {job} (scontrol requeue).", sys.stdout)
     if why := requeue(job):
-        hint = "Hint: run the same command with resume=RUN_FOLDER to continue the run."
-        print_message(f"SLURM does not requeue job {job}: {why}. {hint}")
+        print_message(f"SLURM does not requeue job {job}: {why}.")
     return why is None
 
 
 def requeue(job: str) -> str | None:
     """Ask SLURM to requeue the job, once its checkpoint is saved. Return None, or the reason why SLURM refuses. A job
     that has been cancelled in the meantime stays cancelled."""
-    shown = _scontrol("show", "job", job, "--oneliner")
-    if shown.returncode:
-        return shown.stderr.strip() or "scontrol does not answer"
-    field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
+    field, why = _show_job(job)
+    if why:
+        return why
     if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
         return f"its state is {field.get('JobState', 'unknown')}, from which a job cannot be requeued"
     done = _scontrol("requeue", job)
@@ -189,6 +204,19 @@ def requeue(job: str) -> str | None:
     if done.returncode <= 0:
         return None
     return done.stderr.strip() or f"scontrol requeue ended with exit code {done.returncode}"
+
+
+def _own_job(environ: Mapping[str, str]) -> str:
+    # for a task of a job array, SLURM_JOB_ID alone may refer to the whole array
+    return array_name(environ) or environ["SLURM_JOB_ID"]
+
+
+def _show_job(job: str) -> tuple[dict[str, str], str | None]:
+    """Return (the fields that scontrol shows of a job; None, or the reason why there are none)."""
+    shown = _scontrol("show", "job", job, "--oneliner")
+    if shown.returncode:
+        return {}, shown.stderr.strip() or "scontrol does not answer"
+    return dict(re.findall(r"(\S+?)=(\S*)", shown.stdout)), None
 
 
 def node_address(name: str) -> str | None:
