@@ -133,7 +133,13 @@ PROGRAMS = {
         "--no-aug --scale --hflip --vflip --color-jitter --grayscale-prob --gaussian-blur-prob --aa --aug-repeats "
         "--bce-loss --bce-target-thresh --reprob --remode --mixup --cutmix --mixup-prob --smoothing --model-ema "
         "--model-ema-decay --model-ema-warmup --seed --log-interval --log-wandb --recovery-interval --checkpoint-hist "
-        "--resume --output --experiment --eval-metric --tta",
+        "--resume --output --experiment --eval-metric --tta --drop-connect --drop-block --gp --bn-momentum --bn-eps "
+        "--native-amp --apex-amp --lr-noise --lr-noise-pct --lr-noise-std --lr-cycle-mul --lr-cycle-decay "
+        "--lr-cycle-limit --lr-k-decay --cooldown-epochs --patience-epochs --epoch-repeats --warmup-prefix "
+        "--mixup-switch-prob --mixup-mode --mixup-off-epoch --cutmix-minmax --ratio --train-crop-mode "
+        "--color-jitter-prob --aug-splits --jsd-loss --split-bn --resplit --recount --class-map --in-chans "
+        "--input-size --no-prefetcher --use-multi-epochs-loader --worker-seeding --fuser --torchscript --dist-bn "
+        "--model-ema-force-cpu --save-images --no-resume-opt",
     ),
     "Ultralytics, yolo classify train": (
         "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is `data=imagefolder "

@@ -73,7 +73,7 @@ def mypkg(tmp_path: Path) -> str:
 
 def test_the_code_of_the_documentation_trains(mypkg: str, tmp_path: Path, run: Run):
     lines = re.findall(r"^    python -m imagenet_ddp.train (.*mypkg.*)$", mypkg, re.MULTILINE)
-    words = [word for line in lines[:4] for word in line.split()]
+    words = [word for line in lines[:5] for word in line.split()]
     done = run("train", *SHORT, *words, code=0)
     (folder,) = (tmp_path / "runs/pairs_Small").iterdir()
     assert "done after step 5" in done.stdout and "Data: mypkg.pairs, 40 training and 10 validation" in done.stdout
