@@ -57,6 +57,14 @@ def test_the_line(argv: tuple[str, ...], options: str) -> None:
     assert line == f"sbatch {options} scripts/train.sbatch {typed}".rstrip()
 
 
+def test_a_time_limit_is_compared_with_the_signal() -> None:
+    """That of the script, or of submit.extra."""
+    (note,) = read("submit.time=3", "trainer.devices=1").notes
+    assert note.startswith("submit.time=3 leaves a minute or less before --signal=USR2@120: ")
+    assert read("submit.time=4", "trainer.devices=1").notes == ()
+    assert read("submit.time=3", "submit.extra=--signal=USR2@30", "trainer.devices=1").notes == ()
+
+
 def test_what_only_the_nodes_have_is_not_refused() -> None:
     """Folders, interfaces and GPUs of the nodes; and the variables of a surrounding job are ignored."""
     around = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_ID": "0"}

@@ -26,6 +26,7 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_sweep import expand_resume
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
@@ -39,15 +40,15 @@ CPUS_PER_DEVICE = 8  # where data.num_workers is auto
 @dataclass(frozen=True)
 class Submission:
     command: list[str]
-    note: str | None
+    notes: tuple[str, ...]
     now: bool
 
 
 def main() -> None:
     with cli_command.run_command("submit"):
         plan = cli_command.planned("submit", sys.argv[1:], read)
-        if plan.note:
-            console.print_message(plan.note)
+        for note in plan.notes:
+            console.print_message(note)
         print(without_secrets(shlex.join(plan.command)), flush=True)
         if plan.now:
             # inside a job, sbatch would read options from the environment variables of that job
@@ -73,11 +74,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
         found += _unsupported(request, options)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
-    trainer, note = request.config.trainer, None
+    trainer, notes = request.config.trainer, list[str]()
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
-        note = f"trainer.devices is not set, so one {what} per node is requested. Hint: set trainer.devices=8."
-    return Submission([*_sbatch(request, options), *typed], note, options.now)
+        notes.append(f"trainer.devices is not set, so one {what} per node is requested. Hint: set trainer.devices=8.")
+    lines = f"{_script().read_text(encoding='utf-8')}\n#SBATCH {options.extra or ''}"
+    if options.time and (warning := slurm.validate_time_limit(options.time, lines, f"submit.time={options.time}")):
+        notes.append(str(warning))
+    return Submission([*_sbatch(request, options), *typed], tuple(notes), options.now)
 
 
 def _validate(read: Callable[..., parse.Request], *given: Any) -> tuple[parse.Request | None, list[Mistake]]:
@@ -122,8 +126,12 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
         yield f"--array=0-{len(request.configs) - 1}{at_once}"
         yield "--output=slurm-%A_%a.log"
     yield from (options.extra or "").split()
-    script, here = conf_dir().parent / "scripts/train.sbatch", Path.cwd()  # this is its path in a wheel too
+    script, here = _script(), Path.cwd()
     yield str(script.relative_to(here) if script.is_relative_to(here) else script)
+
+
+def _script() -> Path:
+    return conf_dir().parent / "scripts/train.sbatch"  # in a wheel too
 
 
 def _shape(config: DictConfig, options: Any) -> Iterator[str]:

@@ -98,6 +98,19 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     assert log(work, job).count("Asking SLURM to requeue job") == 1
 
 
+def test_a_time_limit_of_two_minutes(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    """It is said before the first step. Doctor, too, reads it from SLURM."""
+    job = submit("train.sbatch", *options(tree, "-m", "seed=1,2"), sbatch=("--nodes=1", "--time=2", "--array=1"))
+    what = ", 00:02:00, leaves a minute or less before --signal=USR2@120 of its script"
+    cluster.until(lambda: "Run folder:" in log(work, job) if (work / f"slurm-{job}.log").exists() else False)
+    assert f"The time limit of SLURM job {job}{what}" in log(work, job)
+    script = "#!/bin/bash\n#SBATCH --signal=USR2@120\npython -m imagenet_ddp.doctor"
+    (work / "doctor.sbatch").write_text(script)
+    job = cluster.submit("--time=2", "--output=slurm-%j.log", "doctor.sbatch", cwd=work, env=cluster.forked)
+    cluster.end(job)
+    assert f"time limit    FAIL The time limit of SLURM job {job}{what}" in log(work, job)
+
+
 @pytest.mark.parametrize(("partition", "asked"), [("main", 0), ("grace", 1)])
 def test_preemption(
     partition: str, asked: int, cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]

@@ -9,6 +9,7 @@ from pathlib import Path
 from imagenet_ddp.cli import check_launch
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import nccl
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.runs import check_run
@@ -151,6 +152,12 @@ def _rendezvous(machine: Machine) -> list[Check]:
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each")
 
 
+def _time_limit(machine: Machine) -> list[Check]:
+    """Return a failed check if a SLURM job has too short a time limit, otherwise none."""
+    mistake = slurm.short_time_limit(machine.environ)
+    return failed([mistake]) if mistake else []
+
+
 # ---- images and run folder -------------------------------------------------------------------------------------------
 
 
@@ -214,6 +221,7 @@ CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("shared memory", _shared_memory),
     ("variables", _variables),
     ("rendezvous", _rendezvous),
+    ("time limit", _time_limit),
     ("data", _data),
     ("images", _samples),
     ("run folder", _run_folder),

@@ -94,7 +94,7 @@ def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Seq
     return machine
 
 
-CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, without a name
+CheckFunction = Callable[[Machine], list[Check]]  # returns Checks without a name, none if there is nothing to check
 
 
 def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:

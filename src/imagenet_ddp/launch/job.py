@@ -113,12 +113,13 @@ def _world_words(config: CommonConfig, place: Place) -> str:
     )
 
 
-def decide(
-    request: parse.Request,
-    environ: Mapping[str, str],
-    place: Place,
-    command: str,
-) -> Job:
+def decide(request: parse.Request, environ: Mapping[str, str], place: Place, command: str) -> Job:
+    """Decide on a training run, and add what is to be said of the SLURM job. Raises ConfigError."""
+    warning, job = slurm.short_time_limit(environ), _decide(request, environ, place, command)
+    return replace(job, messages=(*job.messages, str(warning))) if warning else job
+
+
+def _decide(request: parse.Request, environ: Mapping[str, str], place: Place, command: str) -> Job:
     """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed."""
     run_key, options = place.run_key, request.jobs[0].options

@@ -99,6 +99,26 @@ def test_at_the_time_limit_it_comes_back(scontrol: Any):
     assert "requeue 7" in called.read_text()
 
 
+@pytest.mark.parametrize(
+    ("limit", "script", "signal"),
+    [
+        ("00:02:00", "#SBATCH --signal=USR2@120", "--signal=USR2@120"),
+        ("3", "#SBATCH --time=3 --signal B:10@120 # early", "--signal B:10@120"),  # a minute early
+        ("3:01", "#SBATCH --signal=USR2@120", None),
+        ("2", "#SBATCH --signal=USR1", "--signal=USR1"),  # 60 s
+        ("1-00:02:00", "#SBATCH --signal=USR2@120", None),
+        ("1-0", "#SBATCH --signal=USR2@86400", "--signal=USR2@86400"),
+        ("UNLIMITED", "#SBATCH --signal=USR2@120", None),
+        ("2", "#SBATCH --signal=USR2@120\n#SBATCH --mem=1 --signal=USR2@30", None),
+        ("2", "##SBATCH --signal=USR2@120", None),
+        ("", "", None),
+    ],
+)
+def test_a_time_limit_before_which_nothing_is_trained(limit: str, script: str, signal: str | None):
+    found = slurm.validate_time_limit(limit, f"#!/bin/bash\n{script}\ntrue", "it")
+    assert (found and found.what.partition(": ")[0]) == (signal and f"it leaves a minute or less before {signal}")
+
+
 def test_a_node_without_scontrol(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert slurm.requeue("7") == "there is no scontrol on this node"

@@ -4,6 +4,7 @@ would use only its own node. Requeue a job that has saved its checkpoint. Does n
 The variables are documented in the manual pages of srun and sbatch, section "OUTPUT ENVIRONMENT VARIABLES".
 """
 
+import operator
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.stop_signals import RESTART_SIGNALS
 from imagenet_ddp.system.text import count_noun
@@ -21,6 +23,7 @@ from imagenet_ddp.system.text import count_noun
 # one machine do not share a rendezvous. All ports are below the ephemeral ports of Linux (32768).
 FIRST_PORT, NUM_PORTS = 29500, 1000
 TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs takes seconds to answer
+EARLY_S = 60  # SLURM may send the signal of --signal this much too early (sbatch(1))
 SOURCE = "SLURM job"  # first words of the source of a launcher that is SLURM
 
 
@@ -164,6 +167,41 @@ def expand_counts(text: str) -> tuple[int, ...]:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
     return tuple(counts)
+
+
+def short_time_limit(environ: Mapping[str, str]) -> Mistake | None:
+    """Return what is wrong if this job's time limit is hardly longer than the time that the --signal of its batch
+    script leaves for saving. SLURM does not tell the --signal of sbatch itself."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    limit = _show_job(_own_job(environ))[0].get("TimeLimit", "")
+    script = _scontrol("write", "batch_script", environ["SLURM_JOB_ID"], "-").stdout
+    of = f"The time limit of {job_name(environ)}, {limit},"
+    return validate_time_limit(limit, script, of, "of its script, unless sbatch was given another")
+
+
+def validate_time_limit(limit: str, script: str, of: str, where: str = "") -> Mistake | None:
+    """Return what is wrong, or None. limit: as sbatch reads it. script: lines of a batch script, of which the last
+    --signal counts. of, where: words of the message."""
+    found = list(re.finditer(r"^#SBATCH.*?(--signal[= ](?:[RB]+:)?\w+(?:@(\d+))?)", script, re.MULTILINE))
+    if not found or not (limit_s := _seconds(limit)) or limit_s > int(found[-1][2] or 60) + EARLY_S:
+        return None
+    signal_option = f"{found[-1][1]} {where}".rstrip()
+    what = (
+        f"{of} leaves a minute or less before {signal_option}: the run saves and is requeued when it has hardly begun"
+    )
+    return Mistake(what, hint="use a longer --time, or a signal that comes later, such as --signal=USR2@30")
+
+
+def _seconds(time: str) -> int:
+    """Return the seconds of a time of SLURM: minutes, minutes:seconds, hours:minutes:seconds, or days-hours with or
+    without :minutes:seconds. 0: there is no limit."""
+    days, _, rest = time.rpartition("-")
+    if not re.fullmatch(r"\d+(:\d+){0,2}", rest):
+        return 0
+    numbers = [int(number) for number in rest.split(":")]
+    units = (3600, 60, 1) if days or len(numbers) == 3 else (60, 1)
+    return 86400 * int(days or 0) + sum(map(operator.mul, numbers, units))
 
 
 def asks_for_restart(signal_number: int, environ: Mapping[str, str]) -> bool:
