@@ -225,6 +225,8 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
         (["hydra.run.dir=new"], ["because a resumed run continues in its own folder, got new"]),
         (["model.name=mobilenet_v3_small", "seed=3"],
          ["model.name was mobilenet_v2 and is now mobilenet_v3_small", "seed was 0 and is now 3"]),
+        (["+model.args.dropout=0.5"],
+         ["model.args.dropout was not set and is now 0.5, but a resumed run keeps its model, optimizer, data"]),
         (["data.root=other"], ["classes", "emu"]),
     ):  # fmt: skip
         result = run("train", f"resume={folder}", *typed, "trainer.max_epochs=4", code=2)

@@ -178,9 +178,15 @@ def _of_training(checkpoint: Path) -> Mapping[str, Any]:
 def _refuse_fixed(changed: Mapping[str, str], stored: Mapping[str, Any]) -> None:
     """Raise ConfigError if an option is changed that a resumed run keeps. stored: the config of the checkpoint."""
     of_checkpoint = leaves(stored)
-    if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
+    fixed = [
+        line
+        for key, line in changed.items()
+        if key.startswith(FIXED_PREFIXES) and (key in of_checkpoint or ".args." in key)  # older ones lack new keys
+    ]
+    if fixed:
+        rule = "a resumed run keeps its model, optimizer, data and seed"
         hint = "Hint: leave this option out, or start a new run without resume="
-        raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
+        raise ConfigError([f"{line}, but {rule}. {hint}" for line in fixed])
 
 
 def _require_own_files(run_dir: Path, config: RunConfig) -> None:

@@ -161,7 +161,11 @@ def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> "key was A and is now B" for every key that differs."""
-    before, after = leaves(stored), leaves(without_secrets(now))  # as they are stored
+
+    def values(config: Mapping[str, Any]) -> dict[str, Any]:  # an empty group has none
+        return {key: value for key, value in leaves(config).items() if value != {}}
+
+    before, after = values(stored), values(without_secrets(now))  # as they are stored
     # of another optimizer or schedule
     unread = {key for key in before.keys() - after.keys() if isinstance(now.get(key.partition(".")[0]), OneOf)}
     return {

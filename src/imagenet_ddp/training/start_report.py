@@ -14,7 +14,7 @@ from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.launch.plan import Config, Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.models.losses import weights_by_class
-from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
+from imagenet_ddp.models.lr_schedules import scaling_rule
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import nvidia_gpus
 from imagenet_ddp.system.files import where
@@ -159,8 +159,7 @@ def _batch_lines(plan: Plan) -> list[str]:
     return [
         *lines,
         f"The batch changed from {before} to {count_noun(plan.global_batch_size, 'image')} per update"
-        f" ({plan.batch.reason}), and the learning rate from {scaled_lr(config.optim, before):g}"
-        f" to {plan.learning_rate.value:g}.",
+        f" ({plan.batch.reason}); the learning rate is now {plan.learning_rate.value:g}.",
     ]
 
 
