@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run
 from helpers import logged
+from helpers.train_runs import probe
 
 from imagenet_ddp.config.schema.schedules import Cosine
 from imagenet_ddp.models.lr_schedules import make_schedule
@@ -26,6 +27,15 @@ def rows(path: Path) -> list[dict[str, float]]:
     """Without what a row leaves empty."""
     with path.open(encoding="utf-8", newline="") as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_the_time_of_a_callback_is_not_a_wait_for_data(run: Run, tree: Path, tmp_path: Path) -> None:
+    """It belongs to the step, of 4 images."""
+    options = [*SMALL, f"data.root={tree}", "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.2)]
+    run("train", *options, PYTHONPATH=PROBES, code=0)
+    for row in rows(tmp_path / "r/metrics.csv"):
+        assert row["data_wait_frac"] < 0.5 and row["images_per_s"] < 4 / 0.2
 
 
 @pytest.mark.slow

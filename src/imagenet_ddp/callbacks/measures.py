@@ -159,6 +159,10 @@ class StepTimes:
         """Add the seconds just passed to the last step, but not to its time waiting for data."""
         self._add(Span(batch_s=seconds))
 
+    def add_callbacks(self) -> None:
+        """Add the time since the last step ended to that step, but not to its time waiting for data."""
+        self.add_wait(time.perf_counter() - self._mark)
+
     def _add(self, span: Span) -> None:
         self.last.add(span)
         self.run.add(span)

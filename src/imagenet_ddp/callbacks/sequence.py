@@ -188,6 +188,8 @@ class Last(Checkpoint):
         """End a step. A stop waits for the end of the update, and for the validation that is due there. A training that
         ends here validates its last state first."""
         position, stop = self.parts.position, self.parts.stop
+        if self.parts.train_log is not NO_PART:
+            self.parts.train_log.after_callbacks()
         self.parts.progress.on_train_batch_end(trainer, pl_module, *step)
         self.parts.logged_files.on_train_batch_end(trainer, pl_module, *step)
         self.parts.checkpoint.on_train_batch_end(trainer, pl_module, *step)  # every_n_steps

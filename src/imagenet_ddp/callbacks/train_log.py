@@ -126,6 +126,11 @@ class TrainLog(L.Callback):
                 rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
             self._log(trainer, train_names(means), rest)
 
+    def after_callbacks(self) -> None:
+        """Count the time of the user's callbacks after a step as part of it, not as waiting for data."""
+        if self.counts_images and not self._has_saved:
+            self.train_times.add_callbacks()
+
     def _log(self, trainer: L.Trainer, shown: dict[str, float], rest: dict[str, float]) -> None:
         """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: metrics that
         progress bars also show. rest: all other metrics."""
