@@ -113,7 +113,7 @@ def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
     ("options", "environ", "message"),
     [
         ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, got 4"),
-        (LISTED, array("abc"), "got abc. Hint: set sweep.job=3, or #SBATCH --array=0-3."),
+        (LISTED, array("abc"), "got abc. Hint: use sbatch --array=0-3."),
         (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job must have one value, got several"),
         (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "Hint: leave hydra.sweep.dir out."),
         ((*LISTED, "sweep.job=1"), {}, "sweep.job=1 requires the folder of the sweep. Hint: set hydra.sweep.dir"),

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from imagenet_ddp.cli.parse import RefusedError, Request, command_line, read_sin
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
 from imagenet_ddp.config.section import without_other_choices
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -182,7 +184,9 @@ def show(error: ConfigError, verb: str) -> None:
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     if argv := _corrected(verb, sys.argv[1:], error.mistakes):
-        lines += ["", "Corrected command:", overrides.shell_line(verb, argv)]
+        batch = slurm.sbatch_words(sys.argv[1:], os.environ)
+        others = " (with your other options of sbatch before the script)" if batch else ""
+        lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv, shlex.join(batch))]
     say_once("\n".join(lines))
 
 

@@ -53,8 +53,9 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
         return None
     source, text = ("SLURM_ARRAY_TASK_ID", str(task)) if chosen == "auto" else ("sweep.job", str(chosen))
     if not text.isdecimal() or int(text) >= count:
-        allowed, hint = f"one of the {count_noun(count, 'job')} of this sweep", f"#SBATCH --array=0-{count - 1}"
-        raise ConfigError(must_be(source, allowed, text, setting(f"sweep.job={count - 1}"), hint=hint))
+        fixes = [setting(f"sweep.job={count - 1}")] if chosen != "auto" else []  # the tasks of an array share a line
+        allowed, hint = f"one of the {count_noun(count, 'job')} of this sweep", f"use sbatch --array=0-{count - 1}"
+        raise ConfigError(must_be(source, allowed, text, *fixes, hint=hint))
     if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
         print_message(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", sys.stdout)
     return int(text)

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
@@ -169,6 +169,20 @@ def expand_counts(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def sbatch_words(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return sbatch and the script of this job, which passes its options on to this command; [] if no such script was
+    submitted. argv: the options of this command."""
+    if "SLURM_JOB_ID" not in environ:
+        return []
+    submitted, passed_on = _show_job(_own_job(environ))[0].get("Command", ""), " ".join(["", *argv])
+    if not submitted.startswith("/") or not submitted.endswith(passed_on):
+        return []
+    tasks = array_tasks(environ)
+    step = f":{tasks.step}" if tasks and tasks.step > 1 else ""
+    numbers = f"{tasks[0]}-{tasks[-1]}{step}" if tasks else "NUMBERS"
+    return ["sbatch", *([f"--array={numbers}"] if array_name(environ) else []), submitted.removesuffix(passed_on)]
+
+
 def short_time_limit(environ: Mapping[str, str]) -> Mistake | None:
     """Return what is wrong if this job's time limit is hardly longer than the time that the --signal of its batch
     script leaves for saving. SLURM does not tell the --signal of sbatch itself."""
@@ -254,7 +268,8 @@ def _show_job(job: str) -> tuple[dict[str, str], str | None]:
     shown = _scontrol("show", "job", job, "--oneliner")
     if shown.returncode:
         return {}, shown.stderr.strip() or "scontrol does not answer"
-    return dict(re.findall(r"(\S+?)=(\S*)", shown.stdout)), None
+    command = re.findall(r"(Command)=(.*?) WorkDir=", shown.stdout)  # has spaces
+    return dict([*re.findall(r"(\S+?)=(\S*)", shown.stdout), *command]), None
 
 
 def node_address(name: str) -> str | None:
