@@ -122,6 +122,31 @@ def test_folds_are_draws_as_seeds_are(tmp_path: Path):
     ]
 
 
+def test_runs_of_other_batches_are_not_averaged(tmp_path: Path):
+    """The same options make an update of 16 images on one node and of 32 on two, or the same 16 on two devices, each
+    of which normalises 8. Where the options say it, there is no further column."""
+    for number, (seed, batch, devices) in enumerate([(0, 16, 1), (1, 16, 1), (1, 32, 2), (0, 32, 2), (2, 16, 2)]):
+        facts = {"global_batch_size": batch, "num_devices": devices}
+        make_run(tmp_path / str(number), {"seed": seed}, top1=0.1 * (number + 1), **facts)
+    make_run(tmp_path / "stopped", {"seed": 3}, finished=False)
+    compared = best_first(tmp_path)
+    assert compared.differences.keys == ["global_batch_size", "num_devices", "seed"]
+    shown = seeds_table(compared)
+    assert shown
+    assert as_text(shown, 80)[0] == [
+        "#  options                                  top-1 %    to the first  seeds",
+        "--------------------------------------------------------------------------",
+        "1  global_batch_size=32 num_devices=2  35.00 ± 7.07               -      2",
+        "2  global_batch_size=16 num_devices=1  15.00 ± 7.07  -20.00 ± 14.14      2",
+    ]
+    csv = [column.key for column in leaderboard(compared).columns]
+    assert len({*csv}) == len(csv)
+    typed = tmp_path / "typed"
+    for seed, devices in ((0, 1), (1, 2)):
+        make_run(typed / str(seed), {"seed": seed, "trainer.devices": devices}, num_devices=devices)
+    assert best_first(typed).differences.keys == ["trainer.devices", "seed"]
+
+
 def test_the_means_over_seeds_are_ranked_within_a_set_of_images(tmp_path: Path):
     for number, root in enumerate("aaabb"):
         make_run(tmp_path / str(number), {"data.root": root, "seed": number}, top1=0.5 + number / 10)

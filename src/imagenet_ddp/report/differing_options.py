@@ -17,6 +17,9 @@ NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.
     f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
 }
 NOT_OPTIONS_BELOW = ("logger.", "callbacks.progress.")
+DRAWS = ("seed", "data.val_fold")  # options that choose among equals
+# What the options and the machines together made of a run, which two runs of the same options may differ in.
+RESULTING = ("global_batch_size", "num_devices")
 _FIRST = ("model", "optim", "schedule", "data", "loss", "trainer", "strategy")
 _LAST = ("name", "data.root", "seed")
 
@@ -46,7 +49,16 @@ def find_differences(runs: Sequence[Run]) -> Differences:
     ]
     typed = {key_of(word) for run in runs for word in str(run.summary.get("command") or "").split()}
     derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
-    return Differences(sorted([key for key in keys if key not in derived], key=_importance), derived)
+    keys = [key for key in keys if key not in derived]
+    for fact in RESULTING:
+        found = dict[tuple[str, ...], set[str]]()
+        for run in runs:
+            if (value := option(run, fact)) is not None:
+                setting = tuple(canonical(option(run, key)) for key in keys if key not in DRAWS)
+                found.setdefault(setting, set()).add(canonical(value))
+        if any(len(values) > 1 for values in found.values()):  # else it follows from the options
+            keys.append(fact)
+    return Differences(sorted(keys, key=_importance), derived)
 
 
 def is_option(key: str) -> bool:
@@ -55,8 +67,11 @@ def is_option(key: str) -> bool:
 
 
 def option(run: Run, key: str) -> Any:
-    """Return the value of an option of a run. If the run lacks the key, because an older version did not have it,
-    return the default; in groups that users may extend (callbacks, args), return None."""
+    """Return the value of an option of a run, or of what resulted from it (RESULTING; None before the end of the run).
+    If the run lacks the key, because an older version did not have it, return the default; in groups that users may
+    extend (callbacks, args), return None."""
+    if key in RESULTING:
+        return run.summary.get(key)
     return run.options[key] if key in run.options else _defaults().get(key)
 
 

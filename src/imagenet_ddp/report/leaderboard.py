@@ -7,8 +7,8 @@ from typing import Any
 
 from imagenet_ddp.config.figures import FIGURES, Figure, figure_of
 from imagenet_ddp.report.compared_runs import ComparedRuns, set_name
-from imagenet_ddp.report.differing_options import canonical, format_option, option
-from imagenet_ddp.report.over_seeds import DRAWS, OverSeeds, over_seeds
+from imagenet_ddp.report.differing_options import DRAWS, canonical, format_option, option
+from imagenet_ddp.report.over_seeds import OverSeeds, over_seeds
 from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.system.text import count_noun, duration, printable, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
@@ -41,7 +41,7 @@ def leaderboard(compared: ComparedRuns) -> Table:
           for index, each in enumerate(further)),
         Column("images_per_s", "images/s", drop=850),
         Column("train_s", "time", drop=980),
-        *(Column(key, "", shown=False) for key in ("max_epochs", *CSV_COLUMNS, *OVER_SEEDS, "folder")),
+        *(Column(key, "", shown=False) for key in ("max_epochs", *_csv_only(compared), *OVER_SEEDS, "folder")),
     ]  # fmt: skip
     names = compared.names()
     groups = {run.folder: group for group in over_seeds(compared) for run in group.runs}
@@ -126,13 +126,17 @@ def _further(compared: ComparedRuns) -> list[Figure]:
     return sorted([*known, *others], key=lambda figure: not figure.is_share)
 
 
+def _csv_only(compared: ComparedRuns) -> list[str]:
+    return [key for key in CSV_COLUMNS if key not in compared.differences.keys]
+
+
 def _cells(
     run: Run, set_number: int, compared: ComparedRuns, further: Sequence[Figure], group: OverSeeds | None
 ) -> list[Cell]:
     values = [option(run, key) for key in compared.differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     seeds = (len(group.bests), group.mean, group.std) if group else (None,) * len(OVER_SEEDS)
-    csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), *seeds, run.folder]
+    csv_only = [run.max_epochs, *(run.summary.get(key) for key in _csv_only(compared)), *seeds, run.folder]
     return [
         *(figure_cell(each, run.best if each == run.score else None) for each in compared.scores),
         text_cell(set_name(set_number)),

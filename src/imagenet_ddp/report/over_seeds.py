@@ -6,10 +6,8 @@ from typing import Any
 
 from imagenet_ddp.config.figures import Figure
 from imagenet_ddp.report.compared_runs import ComparedRuns
-from imagenet_ddp.report.differing_options import canonical, option
+from imagenet_ddp.report.differing_options import DRAWS, canonical, option
 from imagenet_ddp.report.run_folders import Run
-
-DRAWS = ("seed", "data.val_fold")  # options that choose among equals
 
 
 @dataclass(frozen=True)
