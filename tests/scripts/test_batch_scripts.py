@@ -48,3 +48,14 @@ def test_a_sweep_saves_and_is_requeued(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", RESTART_SIGNALS)
 def test_torchrun_is_not_killed(number: int, tmp_path: Path) -> None:
     assert start(tmp_path, "train_torchrun.sbatch", COMMAND, number).communicate(timeout=30)[0] == "survived\n"
+
+
+@pytest.mark.parametrize("script", ["train", "doctor", "sweep", "train_torchrun"])
+def test_a_missing_environment_is_named(script: str, tmp_path: Path) -> None:
+    """Submitted from another folder, with a Python that lacks the package."""
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    command, environ = ["bash", ROOT / f"scripts/{script}.sbatch"], {"PATH": f"{tmp_path}:{os.environ['PATH']}", **JOB}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"there is no .venv in {tmp_path}, and python does not have imagenet_ddp. Hint: ")
