@@ -32,6 +32,20 @@ def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_cla
     assert not [name for name in choices if plan[name]["reason"].rstrip(".") not in log]
 
 
+def test_a_batch_larger_than_the_data_is_announced(tree: Path, run: Run):
+    """29 images, and 2 processes."""
+    options = "trainer.devices=2", "data.batch_size=100", "trainer.max_epochs=1"
+    done = run("train", *SMALL, *options, f"data.root={tree}", code=0)
+    said = " ".join(done.stdout.split())
+    assert "= 200 images per update." in said
+    assert (
+        "An epoch has 29 images, and so one update, of all of them; the learning rate is that for 200. "
+        "Hint: set data.batch_size=1, for about ten updates per epoch." in said
+    )
+    done = run("train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1", code=0)
+    assert "An epoch has" not in done.stdout
+
+
 def test_a_warm_up_that_takes_the_whole_run_is_announced(tree: Path, run: Run):
     options = "schedule.warmup_epochs=2", "trainer.max_epochs=1", "trainer.limit_train_batches=1"
     done = run("train", *SMALL, *options, f"data.root={tree}", code=0)

@@ -47,6 +47,7 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         + (f", steps of {config.module.target}." if config.module.target else "."),
         *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
         *_batch_lines(plan),
+        *large_batch_lines(plan, options.repeats * len(data.train_images)),
         f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
         if scaling_rule(optim) != "none"
         else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
@@ -160,6 +161,17 @@ def _batch_lines(plan: Plan) -> list[str]:
         *lines,
         f"The batch changed from {before} to {count_noun(plan.global_batch_size, 'image')} per update"
         f" ({plan.batch.reason}); the learning rate is now {plan.learning_rate.value:g}.",
+    ]
+
+
+def large_batch_lines(plan: Plan, num_images: int) -> list[str]:
+    """Return a line if an update is meant to have more images than an epoch has. num_images: of an epoch."""
+    if plan.global_batch_size <= num_images:
+        return []
+    wanted = max(1, num_images * plan.config.data.batch_size // (10 * plan.global_batch_size))
+    return [
+        f"An epoch has {count_noun(num_images, 'image')}, and so one update, of all of them; the learning rate is that "
+        f"for {plan.global_batch_size:,}. Hint: set data.batch_size={wanted}, for about ten updates per epoch."
     ]
 
 
