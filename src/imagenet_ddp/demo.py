@@ -37,7 +37,7 @@ def main() -> None:
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # send nothing from this machine
         # the default, /tmp/gradio, belongs to the first user who started Gradio, and keeps the pictures
         os.environ.setdefault("GRADIO_TEMP_DIR", folder)
-        if missing := missing_package("demo", "gradio", requirement="imagenet_ddp[demo]"):
+        if missing := missing_package("demo", "gradio"):
             raise ConfigError(missing)
         import gradio
 

@@ -10,7 +10,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from imagenet_ddp.system.packages import install, is_installed, missing_package, requirements
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config import own_code
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.packages import extra_with, install, is_installed, missing_package, requirements
 from imagenet_ddp.system.text import UV
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -85,3 +88,23 @@ def test_under_uv_run_the_project_is_synchronised(monkeypatch: pytest.MonkeyPatc
     assert install("safetensors").startswith("uv pip install -p .venv ")  # one of several in two extras
     monkeypatch.chdir(tmp_path)  # where there is nothing to synchronise
     assert install("timm").startswith("uv pip install -p ")
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_class_of_an_extra_is_answered_with_what_installs_it(monkeypatch: pytest.MonkeyPatch, extra: str):
+    for package in {canonicalize_name(Requirement(each).name).replace("-", "_") for each in EXTRAS[extra]}:
+        if not (found := extra_with(package)):
+            continue  # in several
+        monkeypatch.setattr("imagenet_ddp.system.packages.is_installed", lambda name, of=package: name != of)
+        monkeypatch.setattr("imagenet_ddp.config.own_code.PathFinder.find_spec", lambda *_: None)
+        (of_class,) = own_code.validate("optim._target_", f"{package}.optim.Lamb")
+        assert of_class.fixes[0].run == install(found)
+
+
+def test_a_launcher_of_an_extra_is_answered_with_what_installs_it(monkeypatch: pytest.MonkeyPatch):
+    """Another launcher would run the whole sweep here."""
+    monkeypatch.setattr("imagenet_ddp.system.packages.is_installed", lambda name: name != "submitit")
+    with pytest.raises(ConfigError) as caught:
+        command_line("train", ["-m", "seed=1,2", "hydra/launcher=submitit_gone"], {})
+    (mistake,) = caught.value.mistakes
+    assert mistake.fixes[0].run == install("imagenet_ddp[slurm]")

@@ -20,6 +20,7 @@ from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm
+from imagenet_ddp.system.packages import extra_with, missing_package
 from imagenet_ddp.system.text import first_sentence
 
 
@@ -91,6 +92,9 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
 def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
     """Return the mistake of an unknown group=value."""
     name, fix, hint = str(value), without(group), ""
+    package = name.partition("_")[0]  # of a launcher of Hydra's, such as submitit_slurm
+    if package.isidentifier() and extra_with(package) and (missing := missing_package(f"{group}={name}", package)):
+        return missing[0]
     if instead := INSTEAD.get(f"{group}={name}"):
         fix, hint = None, instead
     elif group == "hydra/sweeper":

@@ -19,6 +19,7 @@ from typing import Any
 
 from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS, leaves
 from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.system.packages import extra_with, missing_package
 from imagenet_ddp.system.text import shorten_list
 
 DYNAMIC = re.compile(r"import \*|__getattr__|globals\(|setattr\(|exec\(|lazy")  # names that no reader can find
@@ -130,6 +131,8 @@ def _no_module(key: str, target: str, folders: Sequence[str] | None) -> list[Mis
     module, _, rest = target.partition(".")
     if module in sys.builtin_module_names:
         return []
+    if extra_with(module) and (missing := missing_package(f"{key}={target}", module)):
+        return missing
     own = _modules([str(Path.cwd())])
     near = get_close_matches(module, own, 1) or get_close_matches(module, _modules(folders), 1)
     what = f"{key} must name a class or function that can be imported, but there is no module {module}, got {target}"

@@ -208,7 +208,8 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         is_function = group in ("loss", "schedule", "transform")
         made = f"name a function or class that returns the {group} function, " if is_function else ""
         hint = f"it is called with {names or 'no arguments'}; {made}correct it, or correct the arguments"
-        raise ConfigError(Mistake(what, (key,), hint=hint)) from error
+        is_missing = isinstance(error, ModuleNotFoundError)  # its words say what to install
+        raise ConfigError(Mistake(what, (key,), hint="" if is_missing else hint)) from error
 
 
 def _reason(error: BaseException) -> str:

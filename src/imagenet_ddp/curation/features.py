@@ -135,7 +135,7 @@ def write_parquet(path: Path, features: Features) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError(missing_package(str(path), "pyarrow", requirement="imagenet_ddp[parquet]")) from error
+        raise ConfigError(missing_package(str(path), "pyarrow")) from error
     columns: dict[str, Any] = {
         "path": [printable(each) for each in features.paths],
         "label": [printable(features.classes[target]) for target in features.targets.tolist()],

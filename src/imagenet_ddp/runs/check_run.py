@@ -84,9 +84,7 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[Mistake]:
         mistake
         for name, entry in loggers.items()
         if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file()
-        for mistake in missing_package(
-            f"logger.{name}", name, requirement=f"imagenet_ddp[{name}]", instead=setting(f"logger.{name}=null")
-        )
+        for mistake in missing_package(f"logger.{name}", name, instead=setting(f"logger.{name}=null"))
     ]
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, requires
@@ -45,6 +46,19 @@ def _extra(requirement: str) -> str | None:
     return extra if requirements(f"imagenet_ddp[{extra}]") else None
 
 
+def extra_with(package: str) -> str:
+    """Return the extra of this project that installs a package, such as "imagenet_ddp[slurm]" for submitit; "" if none
+    or several do. One that has the name of the package comes first."""
+    if requirements(f"imagenet_ddp[{package}]"):
+        return f"imagenet_ddp[{package}]"
+    begins = re.compile(rf"{package.replace('_', '-')}\b(?!-).*; extra == '(\w+)'$")
+    try:
+        found = {match[1] for each in requires("imagenet_ddp") or () if (match := begins.match(each))}
+    except PackageNotFoundError:
+        return ""
+    return f"imagenet_ddp[{found.pop()}]" if len(found) == 1 else ""
+
+
 def requirements(requirement: str) -> list[str]:
     """Return what to install: of "imagenet_ddp[NAME]", the packages that this extra requires, because an index may have
     another project under that name, or none. [] if this project is not installed, such as a build on PYTHONPATH."""
@@ -61,12 +75,12 @@ def requirements(requirement: str) -> list[str]:
 def missing_package(what: str, *packages: str, requirement: str = "", instead: Fix | None = None) -> list[Mistake]:
     """Return the mistake that a package is not installed; [] if all are.
 
-    what: the option that needs them. requirement: what to install, by default the package; of "imagenet_ddp[NAME]", the
-    packages of that extra. instead: another way out.
+    what: the option that needs them. requirement: what to install, by default the extra that installs the package, or
+    else the package; of "imagenet_ddp[NAME]", the packages of that extra. instead: another way out.
     """
     missing = next((package for package in packages if not is_installed(package)), None)
     if missing is None:
         return []
-    fixes = Fix(run=install(requirement or missing, missing)), *([instead] if instead else [])
+    fixes = Fix(run=install(requirement or extra_with(missing) or missing, missing)), *([instead] if instead else [])
     sentence = f"{what} needs the package {missing}, which is not installed"
     return [Mistake(sentence, (what.partition("=")[0],), fixes)]

@@ -73,7 +73,7 @@ def validate(option: str, out: str | None) -> list[Mistake]:
         return [Mistake(f"out must end in .xlsx for format=xlsx, got {out}", keys, (fix,))]
     if chosen == "xlsx":
         instead = setting("out=FILE.csv", "format=csv")
-        return missing_package("format=xlsx", "xlsxwriter", requirement="imagenet_ddp[excel]", instead=instead)
+        return missing_package("format=xlsx", "xlsxwriter", instead=instead)
     return []
 
 

@@ -65,7 +65,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> StudyPlan:
         hint = "to resume a study, type its command again with its folder as hydra.run.dir"
         found.append(Mistake(what, ("resume",), (without("resume"),), hint))
     parameters: list[Parameter] = []
-    if missing := missing_package("tune", "optuna", requirement="imagenet_ddp[tune]"):
+    if missing := missing_package("tune", "optuna"):
         found += missing
     else:
         parameters, mistakes = search_space.read(search or {}, typed)

@@ -143,7 +143,7 @@ def _open(file: Path) -> Any:
             raise OSError("it is not a regular file")
         if file.suffix not in HDF5_SUFFIXES:
             return np.load(file)
-        if missing := missing_package(f"data.root={file}", "h5py", requirement="imagenet_ddp[hdf5]"):
+        if missing := missing_package(f"data.root={file}", "h5py"):
             raise ConfigError(missing)
         import h5py
 

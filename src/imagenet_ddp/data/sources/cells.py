@@ -110,9 +110,7 @@ class CsvText:
 
 
 def _read_parquet(path: Path, names: Mapping[str, str], key: str) -> Cells:
-    if missing := missing_package(
-        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead=Fix(said="save the table as CSV")
-    ):
+    if missing := missing_package(str(path), "pyarrow", instead=Fix(said="save the table as CSV")):
         raise ConfigError(missing)
     import pyarrow.parquet as parquet
 

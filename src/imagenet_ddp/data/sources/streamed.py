@@ -135,8 +135,7 @@ def _wrong_address(data: StreamedData) -> list[str]:
     from fsspec.registry import known_implementations
 
     library = known_implementations.get(scheme, {"class": "fsspec."})["class"].partition(".")[0]
-    extra = "imagenet_ddp[s3]" if library == "s3fs" else ""
-    if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=Fix(said=example)):
+    if missing := missing_package(f"data.root={root}", library, instead=Fix(said=example)):
         return list(map(str, missing))
     try:
         fsspec.get_filesystem_class(scheme)

@@ -20,7 +20,6 @@ from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, shorten_list
 
-REQUIREMENT = "imagenet_ddp[hub]"
 # Names under which libraries put weights into a repository of the hub, best first.
 _OF_HUB = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pt", "model.pth", "model.pt")
 PUSH_S = 600.0  # longest time of a push, and longer for many bytes:
@@ -34,7 +33,7 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
     option: key=value of the option that asks for it. names: of the file, best first.
     """
     key = option.partition("=")[0]
-    if missing := missing_package(option, "huggingface_hub", requirement=REQUIREMENT):
+    if missing := missing_package(option, "huggingface_hub"):
         raise ConfigError(missing)
     hub = _client()
     cached = next((name for name in names if isinstance(hub.try_to_load_from_cache(repository, name), str)), "")
@@ -71,7 +70,7 @@ def from_timm(option: str, config: Any) -> Path | None:
 
 def check_push() -> list[Mistake]:
     """Return the mistake that nothing can be pushed from this machine, as far as it is known without a network."""
-    if missing := missing_package("push", "huggingface_hub", requirement=REQUIREMENT):
+    if missing := missing_package("push", "huggingface_hub"):
         return missing
     with suppress(Exception):  # of a token that a service issues, which is told apart where it is used
         if not _client().get_token():

@@ -96,7 +96,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _of_parquet(files: list[Path], folder: Path, config: PrepareConfig) -> tuple[Source, list[str]]:
-    fix = missing_package("archive_dir", "pyarrow", requirement="imagenet_ddp[parquet]")
+    fix = missing_package("archive_dir", "pyarrow")
     if fix:
         raise ConfigError(fix)
     mistakes, columns = list[Mistake](), dict[Path, parquet_images.Columns]()
