@@ -31,6 +31,7 @@ from imagenet_ddp.launch.resume import (
     started_before,
     way_to_continue,
 )
+from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
@@ -140,7 +141,7 @@ def _decide(request: parse.Request, environ: Mapping[str, str], place: Place, co
             _require_own_files(run_dir, config)
         messages = (earlier.sentence,) if earlier.sentence else ()
         return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
-    stored = _of_training(earlier.checkpoint)
+    stored = _of_training(earlier.checkpoint, is_net_typed=request.is_typed("model", "model.name", "model._target_"))
     refuse_lost_data(stored, request)
     config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place)
     changed = changes(stored["config"], config)
@@ -162,10 +163,17 @@ def _decide(request: parse.Request, environ: Mapping[str, str], place: Place, co
     )
 
 
-def _of_training(checkpoint: Path) -> Mapping[str, Any]:
-    """Return what this project stores in a checkpoint. Raises ConfigError if a training cannot be resumed from it."""
-    from imagenet_ddp.runs.checkpoint_file import KEY, OF_TRAINING, read
+def _of_training(checkpoint: Path, *, is_net_typed: bool) -> Mapping[str, Any]:
+    """Return what this project stores in a checkpoint. Raises ConfigError if a training cannot be resumed from it.
+    is_net_typed: whether the command names its net."""
+    from imagenet_ddp.models.weights.pretrained import net_of_file
+    from imagenet_ddp.runs.checkpoint_file import KEY, OF_TRAINING, is_own, read
 
+    if not is_own(checkpoint) and (named := net_of_file(checkpoint)) is not None:
+        what = f"resume={checkpoint} must be a checkpoint of imagenet_ddp, got weights of another program"
+        options = quoted(f"model.weights={checkpoint}"), *([] if is_net_typed else named or ["model.name=NAME"])
+        aim = "to begin with its weights; its epoch and optimizer cannot be continued"
+        raise ConfigError(Mistake(what, ("resume", "model.weights"), (Fix(options, ("resume",), aim),)))
     stored = read(checkpoint)[KEY]
     if missing := [name for name in OF_TRAINING if name not in stored]:
         raise ConfigError(

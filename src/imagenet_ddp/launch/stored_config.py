@@ -52,11 +52,18 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     """
     if checkpoint is None:
         return _of_weights(request, None, environ, cls)
+    from imagenet_ddp.models.weights.pretrained import net_of_file
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
     if request.is_typed("model.name", "model._target_") and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ, cls)
+    if not is_own(checkpoint) and (named := net_of_file(checkpoint)) is not None:
+        what = f"{checkpoint} must be a checkpoint of imagenet_ddp, got weights of another program"
+        aim = "" if named else "to the net of this file, and for one of timm model.library=timm"
+        raise ConfigError(
+            Mistake(what, ("checkpoint", "model.name"), (setting(*named or ["model.name=NAME"], aim=aim),))
+        )
     stored = read(checkpoint)[KEY]
     if request.verb in ("evaluate", "features"):
         refuse_lost_data(stored, request)

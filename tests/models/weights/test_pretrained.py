@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision
+from conftest import ROOT, Run
 from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
@@ -331,3 +332,26 @@ def test_a_part_of_the_net_that_is_named_as_a_prefix_stays(tmp_path: Path):
     torch.save({"state_dict": {f"net.{name}": value for name, value in net.state_dict().items()}}, tmp_path / "x.pt")
     assert load_weights_into(other, found(tmp_path / "x.pt"), ("head",), ["a", "b"])[1]
     assert torch.equal(other.state_dict()["backbone.weight"], net.state_dict()["backbone.weight"])
+
+
+@pytest.mark.parametrize(
+    ("more", "net"),
+    [
+        ({"arch": "resnet18", "best_acc1": torch.tensor(3.0)}, ["model.name=resnet18"]),  # of pytorch/examples
+        (
+            {"arch": "tf_efficientnet_lite0", "args": argparse.Namespace(lr=0.1)},  # of timm
+            ["model.name=tf_efficientnet_lite0", "model.library=timm"],
+        ),
+        ({"args": argparse.Namespace(lr=0.1)}, ["model.name=NAME"]),  # of torchvision's reference scripts
+    ],
+)
+def test_a_training_of_another_program_is_continued_from_its_weights_alone(
+    run: Run, tmp_path: Path, more: dict[str, Any], net: list[str]
+):
+    path = tmp_path / "last.pth.tar"
+    torch.save({"epoch": 3, "state_dict": torch.nn.Linear(2, 2).state_dict(), "optimizer": {}, **more}, path)
+    said = " ".join(run("train", f"resume={path}", code=2).stderr.split())
+    assert f"Hint: set model.weights={path} {' '.join(net)} and leave resume out to begin with its weights; its" in said
+    assert ("Corrected command" in said) == ("NAME" not in net[0])
+    said = " ".join(run("predict", f"checkpoint={path}", f"images={ROOT}", code=2).stderr.split())
+    assert f"got weights of another program. Hint: set {' '.join(net)}" in said

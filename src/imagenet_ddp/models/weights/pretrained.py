@@ -19,7 +19,9 @@ from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.models.factory import import_timm, timm_name
+from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.models.weights import facts as weight_facts
 from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
@@ -77,6 +79,21 @@ def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
         path = from_url(option, weights) if is_remote(weights) else expand_home(weights)
         return _of_file(key, path, library, name, str(path))
     return _of_timm(key, weights, name) if library == "timm" else _of_torchvision(key, weights, name)
+
+
+def net_of_file(path: Path) -> list[str] | None:
+    """Return the options of the net whose weights a file of another program holds, as far as it names one; None if it
+    holds none."""
+    try:
+        stored = _content(path)
+    except Exception:  # as in _of_file
+        return None
+    if is_endless(stored) or not _tensors(stored):
+        return None
+    name = stored.get("arch")  # of pytorch/examples and timm
+    if not isinstance(name, str) or not (name in CLASSIFIERS or is_of_timm(name)):
+        return []
+    return [f"model.name={name}", *([] if name in CLASSIFIERS else ["model.library=timm"])]
 
 
 def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
