@@ -64,7 +64,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.has_new_folder:
             folder.remove_refused(job.run_dir, error)
-        if isinstance(error, WorkersFailedError) and error.reason:  # a worker was killed
+        if isinstance(error, WorkersFailedError) and error.reason:
             say_continue(job, place)
         elif isinstance(error, SignalExit) and commands is None:
             after_stop(job, place, error.exit_code - 128, os.environ)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from conftest import ROOT, SMALL, small_run
@@ -412,6 +413,20 @@ def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[s
     nobody_is_left(two)
     is_told = all("rank 0 (node 0, local rank 0) is gone" in each.err for each in found)
     assert found[1].code == 128 + signal.SIGTERM or (found[1].code == 1 and is_told), [each.printed for each in found]
+
+
+def test_a_node_that_vanishes(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """Its processes all die at once; the other node says how to continue, if the run has saved."""
+    more = ["trainer.max_epochs=500", "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05)]
+    processes = start(two, *small, *TWO, *more, env=AT_ZETA)
+    wait_for((two[0].folder / "work/r/checkpoints/last.ckpt").exists)
+    workers = psutil.Process(processes[1].pid).children(recursive=True)
+    for process in (processes[1], *workers):
+        process.kill()
+    found = ends(*processes, timeout_s=60)
+    assert found[0].code == 1 and "rank 1 (node 1, local rank 0) is gone" in found[0].err, found[0].printed
+    line = found[0].err.partition("Continue with: python -m imagenet_ddp.train resume=")[2].splitlines()[0]
+    assert line.endswith(f"trainer.num_nodes=2 trainer.devices=1 cluster.address={ZETA}:29500 (on each node)")
 
 
 # ---- what doctor measures -------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.failure import post_failure, read_failure
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
+from imagenet_ddp.distributed.spawn import LOST
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.process import exit_at_once
@@ -35,7 +36,7 @@ class FailureWatch:
     """
 
     def __init__(self, meeting: Meeting, client: Callable[[], Messages]):
-        self._rank, self._label = meeting.number, meeting.place.label
+        self._rank, self._label, self._is_worker = meeting.number, meeting.place.label, meeting.place.is_worker
         own = meeting.members[self._rank].pids
         self._local = {
             rank: member.pid for rank, member in enumerate(meeting.members) if rank != self._rank and member.pids == own
@@ -149,8 +150,13 @@ class FailureWatch:
 
     def _end_process(self) -> None:
         time.sleep(STOP_GRACE_S if self.code > 128 else GRACE_S)
-        say_once(f"rank {self._rank} ends because {self.failed}", about=self.failed or "")
-        exit_at_once(self.code)
+        self.end_process()
+
+    def end_process(self) -> NoReturn:
+        """Exit, with a message that names the rank whose failure is the cause."""
+        failed = self.failed or ""
+        say_once(f"rank {self._rank} ends because {failed}", about=failed)
+        exit_at_once(LOST if self._is_worker and failed.endswith(GONE) else self.code)
 
 
 def _exists(pid: Any) -> bool:

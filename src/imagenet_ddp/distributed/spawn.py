@@ -32,14 +32,15 @@ from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_
 POLL_S = 0.1
 END_S = 30.0  # after one worker has failed, the others have this time to end
 LAST_S = 5.0  # after the third request to stop, which ends a worker at once
+LOST = 3  # exit code of a worker that ends because another rank is gone; the command's is 1
 LOOPBACK = "127.0.0.1"
 
 
 class WorkersFailedError(Exception):
     """Raised when a worker has failed and has printed the reason.
 
-    exit_code: 2 if the worker was refused, 128 + n if signal n stopped it, otherwise 1. is_requeued: whether SLURM will
-    requeue the job.
+    exit_code: 2 if the worker was refused, 128 + n if signal n stopped it, otherwise 1. reason: why, if the worker
+    itself did not fail: it was killed, or another rank is gone. is_requeued: whether SLURM will requeue the job.
     """
 
     def __init__(self, exit_code: int, reason: str = ""):
@@ -203,7 +204,7 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
     # after a failure, the others are ended with SIGTERM, so any other code is more informative
     of_others = (-signal.SIGTERM, 128 + signal.SIGTERM)
     local_rank, code = next((each for each in failed if each[1] not in of_others), failed[0])
-    reason = ""
+    reason = "another rank is gone" if code == LOST else ""
     if stop and code == -stop:
         code = 128 + stop
     elif code < 0:

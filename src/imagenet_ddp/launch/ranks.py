@@ -109,7 +109,7 @@ def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> N
     if own and watch is not None:
         watch.fail(" ".join(map(str, error.mistakes)), 2)
         if watch.code > 128:  # this error follows from the stop of another rank
-            _end_for_other(place, watch)
+            watch.end_process()
     for mistake in error.mistakes:
         say_once(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake), about=str(mistake))
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
@@ -134,7 +134,7 @@ def _fail(error: BaseException, place: Place, watch: "FailureWatch | None") -> N
         sys.exit(1)
     cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
     if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
-        _end_for_other(place, watch)
+        watch.end_process()
     console.print_message(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}")
     exit_at_once(1)
 
@@ -143,9 +143,3 @@ def _is_lost_connection(error: BaseException) -> bool:
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
-
-
-def _end_for_other(place: Place, watch: "FailureWatch") -> NoReturn:
-    """Exit with a message that names the rank whose failure caused this one."""
-    say_once(f"rank {place.rank} ends because {watch.failed}", about=watch.failed or "")
-    exit_at_once(watch.code if watch.code > 128 else 1)

@@ -210,7 +210,8 @@ def test_a_node_without_gpus_has_one_process():
         (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: ...if each machine runs one command, set "
          "only trainer.num_nodes=4 cluster.node_rank=$RANK."),
         ({}, "cluster=env", "not set: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR (or cluster.address). Hint: "),
-        (mpi(3, 4, 1, 2), "", "OMPI_COMM_WORLD_SIZE=4...not set: MASTER_ADDR...cluster.address=tcp://HOST:29500"),
+        (mpi(3, 4, 1, 2), "", "OMPI_COMM_WORLD_SIZE=4...not set: MASTER_ADDR (or cluster.address). Hint: add "
+         "cluster.address=tcp://HOST:29500 with the host of rank 0, or set MASTER_ADDR"),
         # numbers that contradict each other
         (BY_HAND | {"RANK": "x"}, "", "RANK must be an integer, got x (environment). Hint:"),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",

@@ -113,9 +113,15 @@ def _missing(environ: Mapping[str, str], source: str, missing: list[str], names:
             f"trainer.num_nodes={environ.get('WORLD_SIZE', 'NODES')} "
             f"cluster.node_rank={environ.get('RANK', 'N') if names else '$RANK'}"
         )
+    hint = f"start the command with torchrun; or {each}"
+    if missing == ["MASTER_ADDR"]:  # all else is known
+        hint = (
+            "add cluster.address=tcp://HOST:29500 with the host of rank 0, or set MASTER_ADDR for each process, with "
+            "Open MPI by mpirun -x MASTER_ADDR=HOST"
+        )
     return (
         f"{', '.join(given) or 'cluster=env'} mean one command per process, but these values are not set: "
-        f"{', '.join(listed)}. Hint: start the command with torchrun; or {each}."
+        f"{', '.join(listed)}. Hint: {hint}."
     )
 
 
