@@ -37,6 +37,13 @@ LINES: dict[str, list[str]] = {
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.scaling=none optim.lr=VALUE"],
     "data=imagefolder data.root=my pets seed=1": ["data.root", "data.root=my pets"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
+    "data.mean=[0.5, 0.5, 0.5]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
+    "data.mean=[0.5 0.5 0.5] seed=1": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
+    "data.mean=[ 0.5 , 0.5 , 0.5 ]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
+    "-m optim.lr=0.1, 0.2 seed=1": ["optim.lr", "optim.lr=0.1,0.2"],
+    "trainer.precision=fp16": ["trainer.precision", "trainer.precision=16-mixed"],
+    "trainer.precision=float32": ["trainer.precision", "trainer.precision=32-true"],
+    "trainer.precision=bf16_mixed": ["trainer.precision", "trainer.precision=bf16-mixed"],
     # ---- unknown keys
     "lr=0.1": ["lr", "optim.lr=0.1 without lr"],
     "num_epochs=3": ["num_epochs", "trainer.max_epochs=3 without num_epochs"],

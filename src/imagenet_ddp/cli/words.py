@@ -117,8 +117,8 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
 
 
 def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (the words with those joined that have spaces around =, or in the path of an existing file, a mistake for
-    each)."""
+    """Return (the words with those joined that have spaces around =, or in the path of an existing file or in a list, a
+    mistake for each)."""
     kept, found, rest = list[str](), list[Mistake](), list(words)
     while rest:
         word, *after = rest
@@ -129,6 +129,13 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
             typed = [word, sign, value]
         elif "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
             typed = [word, sign]
+        elif typed := _list_with_spaces(rest):
+            value = re.sub(r"[\s,]*,[\s,]*|(?<![\[\s])\s+(?![\]\s])", ",", " ".join(typed)).replace(" ", "")
+            kept.append(value)
+            what = f"{' '.join(typed)} must have no spaces, or be in quotes"
+            found.append(Mistake(what, (key_of(word),), (setting(value),), typed=tuple(typed)))
+            del rest[: len(typed)]
+            continue
         elif typed := _path_with_spaces(rest):
             kept.append(" ".join(typed))
             fix = Fix((kept[-1],), said=f"type {shlex.quote(kept[-1])}")
@@ -144,6 +151,20 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
         what = f"{' '.join(typed)} must have no spaces around ="
         found.append(Mistake(what, (key_of(kept[-1]),), (setting(kept[-1]),), typed=tuple(typed)))
     return kept, found
+
+
+def _list_with_spaces(words: Sequence[str]) -> list[str]:
+    """Return the leading words KEY=[A, B, ... or KEY=A, B, ... that the shell made of one list; [] if there is none."""
+    if not re.match(r"[^=]+=.*(\[|,$)", words[0]) or exists(words[0].partition("=")[2]):
+        return []
+    count = 1
+    while count < len(words) and "=" not in words[count] and not words[count].startswith("-"):
+        text = " ".join(words[:count])
+        if text.count("[") == text.count("]") and not text.endswith(",") and words[count][0] != ",":
+            break
+        count += 1
+    text = " ".join(words[:count])
+    return [*words[:count]] if count > 1 and text.count("[") == text.count("]") else []
 
 
 def _path_with_spaces(words: Sequence[str]) -> list[str]:

@@ -95,14 +95,20 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
     return Kind((words,), accepts, lambda value: _number_in(value, accepts))
 
 
-def choice(*options: Any) -> Kind:
-    """Accept one of the options. Types are compared too, so that true does not equal 1."""
+def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:
+    """Accept one of the options. Types are compared too, so that true does not equal 1. meant: words of other programs
+    -> the option."""
 
     def accepts(value: Any) -> bool:
         return any(type(value) is type(option) and value == option for option in options)
 
     names = tuple(map(shown, options))
-    return Kind(names, accepts, lambda value: next(iter(get_close_matches(shown(value).lower(), names, 1)), None))
+
+    def nearest(value: Any) -> str | None:
+        word = shown(value).lower()
+        return (meant or {}).get(word) or next(iter(get_close_matches(word, names, 1)), None)
+
+    return Kind(names, accepts, nearest)
 
 
 def matching(pattern: str, words: str) -> Kind:

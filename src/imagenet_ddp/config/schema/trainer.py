@@ -72,6 +72,15 @@ def num_devices(devices: Any) -> int | None:
     )
 
 
+# torch's and other programs' names of a precision
+_OF_OTHERS = (
+    dict.fromkeys(("fp16", "float16", "half", "amp", "mixed", "f16", "true", "apex"), "16-mixed")
+    | dict.fromkeys(("bfloat16", "bf16_mixed", "bfloat16-mixed"), "bf16-mixed")
+    | dict.fromkeys(("fp32", "float32", "float", "single", "full", "f32", "false", "null", "tf32"), "32-true")
+    | dict.fromkeys(("fp64", "float64", "double"), "64-true")
+)
+
+
 # num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.
 class TrainerConfig(Section):
     accelerator: Annotated[str, choice("auto", "cpu", "gpu", "cuda", "mps"), "Kind of device."] = "auto"
@@ -89,7 +98,7 @@ class TrainerConfig(Section):
     ] = "auto"
     precision: Annotated[
         Any,
-        choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
+        choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true", meant=_OF_OTHERS)
         | choice("transformer-engine", "transformer-engine-float16")
         | choice("64", "32", "16", "bf16", 64, 32, 16),
         "auto: bf16-mixed if the device computes this net fast in it, 16-mixed on V100, T4 and RTX 20, else 32-true.",
