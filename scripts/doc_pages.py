@@ -90,8 +90,8 @@ and nothing is started:
 pytorch/examples' command for two machines, `main.py -a resnet50 --dist-url tcp://10.0.0.1:23456 --dist-backend nccl
 --multiprocessing-distributed --world-size 2 --rank 0 FOLDER`, is typed here as:
 
-    $ python -m imagenet_ddp.train data=imagenet data.root=FOLDER model.name=resnet50 trainer.num_nodes=2 \\
-        cluster.node_rank=0 cluster.address=tcp://10.0.0.1:23456
+    $ python -m imagenet_ddp.train experiment=pytorch_example optim.scaling=none data=imagenet data.root=FOLDER \\
+        model.name=resnet50 trainer.num_nodes=2 cluster.node_rank=0 cluster.address=tcp://10.0.0.1:23456
 
 Several values, as in `--opt-betas 0.9 0.95`, are separated by commas in VALUE.
 

@@ -31,7 +31,7 @@ def test_each_option_to_type_here_exists_and_takes_the_value():
         if key in keys and not keys[key].is_group:
             allowed = keys[key].allowed
             assert "{}" in value or allowed is None or allowed.accepts(yaml.safe_load(value)), (name, word)
-        elif key in keys:
+        elif key in keys or key == "experiment":
             assert "{}" in value or (conf_dir() / key / f"{value}.yaml").is_file(), (name, word)
         else:
             assert key.startswith(("hydra.run.dir", "callbacks.", "model.args.", "optim.args.")), (name, word)

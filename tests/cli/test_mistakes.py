@@ -391,12 +391,13 @@ OF_EXAMPLES = "-a resnet50 --dist-url 'tcp://127.0.0.1:FREEPORT' --dist-backend 
         ),
         (
             f"{OF_EXAMPLES} --world-size 2 --rank 0 data",  # a folder of that name
-            "model.name=resnet50 cluster.address=tcp://127.0.0.1:29500 trainer.num_nodes=2 cluster.node_rank=0 "
-            "data=imagefolder data.root=data",
+            "model.name=resnet50 cluster.address=tcp://127.0.0.1:29500 experiment=pytorch_example optim.scaling=none "
+            "trainer.num_nodes=2 cluster.node_rank=0 data=imagefolder data.root=data",
         ),
         (
             f"{OF_EXAMPLES} --world-size 1 --rank 0 pets",  # on one node, there is no address
-            "model.name=resnet50 trainer.num_nodes=1 cluster.node_rank=0 data=imagefolder data.root=pets",
+            "model.name=resnet50 experiment=pytorch_example optim.scaling=none trainer.num_nodes=1 "
+            "cluster.node_rank=0 data=imagefolder data.root=pets",
         ),
     ],
 )

@@ -73,12 +73,12 @@ def num_devices(devices: Any) -> int | None:
 
 
 # torch's and other programs' names of a precision
-_OF_OTHERS = (
-    dict.fromkeys(("fp16", "float16", "half", "amp", "mixed", "f16", "true", "apex"), "16-mixed")
-    | dict.fromkeys(("bfloat16", "bf16_mixed", "bfloat16-mixed"), "bf16-mixed")
-    | dict.fromkeys(("fp32", "float32", "float", "single", "full", "f32", "false", "null", "tf32"), "32-true")
-    | dict.fromkeys(("fp64", "float64", "double"), "64-true")
-)
+_OF_OTHERS: dict[str, str] = {
+    **dict.fromkeys(("fp16", "float16", "half", "amp", "mixed"), "16-mixed"),
+    **dict.fromkeys(("bfloat16", "bf16_mixed", "bfloat16-mixed"), "bf16-mixed"),
+    **dict.fromkeys(("fp32", "float32", "float", "single"), "32-true"),
+    **dict.fromkeys(("fp64", "float64", "double"), "64-true"),
+}
 
 
 # num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.
