@@ -126,8 +126,8 @@ def test_runs_of_other_batches_are_not_averaged(tmp_path: Path):
     """The same options make an update of 16 images on one node and of 32 on two, or the same 16 on two devices, each
     of which normalises 8. Where the options say it, there is no further column."""
     for number, (seed, batch, devices) in enumerate([(0, 16, 1), (1, 16, 1), (1, 32, 2), (0, 32, 2), (2, 16, 2)]):
-        facts = {"global_batch_size": batch, "num_devices": devices}
-        make_run(tmp_path / str(number), {"seed": seed}, top1=0.1 * (number + 1), **facts)
+        folder, top1 = tmp_path / str(number), 0.1 * (number + 1)
+        make_run(folder, {"seed": seed}, top1=top1, global_batch_size=batch, num_devices=devices)
     make_run(tmp_path / "stopped", {"seed": 3}, finished=False)
     compared = best_first(tmp_path)
     assert compared.differences.keys == ["global_batch_size", "num_devices", "seed"]
