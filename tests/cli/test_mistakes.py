@@ -41,6 +41,9 @@ LINES: dict[str, list[str]] = {
     "data.mean=[0.5 0.5 0.5] seed=1": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
     "data.mean=[ 0.5 , 0.5 , 0.5 ]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
     "-m optim.lr=0.1, 0.2 seed=1": ["optim.lr", "optim.lr=0.1,0.2"],
+    "+model.args={a: 128}": ["model.args", "+model.args={a:128}"],
+    "--trainer.max_epochs 3": ["trainer.max_epochs", "trainer.max_epochs=3"],
+    "--optim.lr=0.02": ["optim.lr", "optim.lr=0.02"],
     "trainer.precision=fp16": ["trainer.precision", "trainer.precision=16-mixed"],
     "trainer.precision=float32": ["trainer.precision", "trainer.precision=32-true"],
     "trainer.precision=bf16_mixed": ["trainer.precision", "trainer.precision=bf16-mixed"],
@@ -226,6 +229,11 @@ def test_no_correction_replaces_the_values_of_a_sweep():
     assert corrected(argv, mistakes(argv)) is None
     argv = ["-m", "optim.lr=-1", "seed=0,1"]
     assert corrected(argv, mistakes(argv)) == ["-m", "optim.lr=0.1", "seed=0,1"]
+
+
+def test_values_of_a_sweep_that_the_shell_split_are_corrected():
+    argv = ["-m", "optim.lr=0.1,", "0.2", "seed=1"]
+    assert corrected(argv, mistakes(argv)) == ["-m", "seed=1", "optim.lr=0.1,0.2"]
 
 
 def test_the_folder_of_a_run_is_refused_to_a_new_one_only(here: Path):

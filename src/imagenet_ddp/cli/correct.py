@@ -13,7 +13,7 @@ def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | N
         if not (mistake.fixes and mistake.fixes[0].is_complete):
             return None
         fix = mistake.fixes[0]
-        if any(_sweeps(option, words) for option in fix.options):
+        if any(_sweeps(option, [word for word in words if word not in mistake.typed]) for option in fix.options):
             return None
         if (fix.without or mistake.typed) and any(_replaces(option, words, mistake) for option in fix.options):
             return None

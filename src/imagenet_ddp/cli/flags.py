@@ -17,7 +17,7 @@ import hydra
 
 from imagenet_ddp.cli.known_terms import Term, term_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.mistakes import Fix, Mistake, setting
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # Names -> keyword arguments of argparse's add_argument; {}: action="store_true".
@@ -103,7 +103,8 @@ def without_other_programs(argv: Sequence[str]) -> tuple[list[str], list[Mistake
             kept.append(token)
             continue
         term = term_of(name)
-        values = [value] if equals else _values(term, rest)
+        of_key = not term and "." in name and rest and "=" not in rest[0] and rest[0][0] != "-"
+        values = [value] if equals else rest[:1] if of_key else _values(term, rest)
         del rest[: 0 if equals else len(values)]
         found.append(_of_other_program([token] if equals else [token, *values], term, values))
     return kept, found
@@ -122,6 +123,10 @@ def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
 def _of_other_program(typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
     """Return the mistake of typing an option of another program. typed: its words, with its values."""
     option = " ".join(typed)
+    name, equals, _ = typed[0].lstrip("-").partition("=")
+    if term is None and "." in name and (equals or values):  # a key of this program
+        fix = setting(f"{name}={','.join(values)}", aim="without dashes")
+        return Mistake(f"{option} is not an option", (name,), (fix,), typed=tuple(typed))
     if term is None:
         hint = "options are typed as KEY=VALUE; `--help` shows examples"
         return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))

@@ -130,7 +130,7 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
         elif "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
             typed = [word, sign]
         elif typed := _list_with_spaces(rest):
-            value = re.sub(r"[\s,]*,[\s,]*|(?<![\[\s])\s+(?![\]\s])", ",", " ".join(typed)).replace(" ", "")
+            value = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed)).replace(" ", "")
             kept.append(value)
             what = f"{' '.join(typed)} must have no spaces, or be in quotes"
             found.append(Mistake(what, (key_of(word),), (setting(value),), typed=tuple(typed)))
@@ -155,16 +155,20 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
 
 def _list_with_spaces(words: Sequence[str]) -> list[str]:
     """Return the leading words KEY=[A, B, ... or KEY=A, B, ... that the shell made of one list; [] if there is none."""
-    if not re.match(r"[^=]+=.*(\[|,$)", words[0]) or exists(words[0].partition("=")[2]):
+    if not re.match(r"[^=]+=.*([\[{]|,$)", words[0]) or exists(words[0].partition("=")[2]):
         return []
     count = 1
     while count < len(words) and "=" not in words[count] and not words[count].startswith("-"):
         text = " ".join(words[:count])
-        if text.count("[") == text.count("]") and not text.endswith(",") and words[count][0] != ",":
+        if _is_closed(text) and not text.endswith(",") and words[count][0] != ",":
             break
         count += 1
     text = " ".join(words[:count])
-    return [*words[:count]] if count > 1 and text.count("[") == text.count("]") else []
+    return [*words[:count]] if count > 1 and _is_closed(text) else []
+
+
+def _is_closed(text: str) -> bool:
+    return text.count("[") == text.count("]") and text.count("{") == text.count("}")
 
 
 def _path_with_spaces(words: Sequence[str]) -> list[str]:
