@@ -147,6 +147,17 @@ def test_runs_of_other_batches_are_not_averaged(tmp_path: Path):
     assert best_first(typed).differences.keys == ["trainer.devices", "seed"]
 
 
+def test_what_is_of_the_user_s_own_has_its_own_name(tmp_path: Path):
+    """The key data.name still has its default then."""
+    make_run(tmp_path / "own", {"data._target_": "mypkg.pairs"})
+    make_run(tmp_path / "given", {"data.name": "imagefolder"})
+    make_run(tmp_path / "default")
+    compared = best_first(tmp_path)
+    assert compared.differences.keys == ["data.name"]
+    found = {compared.differences.describe(run, ["data.name"]) for run in compared.runs}
+    assert found == {"data.name=mypkg.pairs", "data.name=imagefolder", "data.name=shapes"}
+
+
 def test_the_means_over_seeds_are_ranked_within_a_set_of_images(tmp_path: Path):
     for number, root in enumerate("aaabb"):
         make_run(tmp_path / str(number), {"data.root": root, "seed": number}, top1=0.5 + number / 10)

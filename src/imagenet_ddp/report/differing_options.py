@@ -47,6 +47,7 @@ def find_differences(runs: Sequence[Run]) -> Differences:
         for key in dict.fromkeys(key for run in runs for key in run.options)
         if is_option(key) and len({canonical(option(run, key)) for run in runs}) > 1
     ]
+    keys = [key for key in keys if not (key.endswith("._target_") and key.replace("_target_", "name") in keys)]
     typed = {key_of(word) for run in runs for word in str(run.summary.get("command") or "").split()}
     derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
     keys = [key for key in keys if key not in derived]
@@ -72,6 +73,8 @@ def option(run: Run, key: str) -> Any:
     extend (callbacks, args), return None."""
     if key in RESULTING:
         return run.summary.get(key)
+    if key.endswith(".name") and (own := run.options.get(key.removesuffix("name") + "_target_")):
+        return own  # the name has no meaning beside it
     return run.options[key] if key in run.options else _defaults().get(key)
 
 
