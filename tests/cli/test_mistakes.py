@@ -38,6 +38,7 @@ LINES: dict[str, list[str]] = {
     "data=imagefolder data.root=my pets seed=1": ["data.root", "data.root=my pets"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
     "data.mean=[0.5, 0.5, 0.5]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
+    "trainer.max_epochs=3, seed=1": ["trainer.max_epochs", "trainer.max_epochs=3"],
     "data.mean=[0.5 0.5 0.5] seed=1": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
     "data.mean=[ 0.5 , 0.5 , 0.5 ]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
     "-m optim.lr=0.1, 0.2 seed=1": ["optim.lr", "optim.lr=0.1,0.2"],

@@ -77,7 +77,7 @@ def test_near_copies_across_the_splits(
     assert len(rows) == 12 and {Path(row["path"]).stem[:2] for row in rows} == {
         f"{n:02}" for n in range(10) if n % 5 < 3
     }
-    typed = shlex.split(printed.partition("each group of near-copies together: ")[2].splitlines()[0])[3:]
+    typed = shlex.split(printed.partition("each group of near-copies together: ")[2].splitlines()[0].strip("`"))[3:]
     request = parse.command_line("train", typed, {})
     assert request.scan is not None and request.scan.open is not None
     assert all(len(side) == 1 for side in sides(request.scan.open()).values())

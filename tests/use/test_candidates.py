@@ -69,7 +69,7 @@ def test_the_command_finds_the_class_folders(layout: str, images: str, tmp_path:
     data = DataConfig.of(name="imagefolder", root="my $pets", **more)
     how, line = next_step(chosen(True), config(images=images, data=data))
     assert how.endswith("into the column decision.")
-    words = shlex.split(line.partition(" imagenet_ddp.prepare ")[2])
+    words = shlex.split(line.rstrip("`").partition(" imagenet_ddp.prepare ")[2])
     found = prepare_options.read(words, {}).config
     assert find_layout(found.data) == find_layout(data)  # type: ignore[arg-type]
     assert (Path(str(found.unlabelled)), found.decisions) == (Path("new"), "next.csv")
@@ -81,7 +81,7 @@ def test_other_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     data = DataConfig.of(name="imagefolder", root=str(tmp_path))
     how, line = next_step(chosen(True), config(out="a/next.xlsx", data=data))
-    assert "and save the list as a/next.csv." in how and line.endswith(" decisions=a/next.csv")
+    assert "and save the list as a/next.csv." in how and line.endswith(" decisions=a/next.csv`")
     assert next_step(chosen(True), config(out="next.jsonl", data=data)) == next_step([], config(data=data)) == []
     for other in (DataConfig.of(name="table", root="t.csv"), DataConfig.of(name="imagefolder", root="gone")):
         [line] = next_step(chosen(True), config(data=other))

@@ -105,6 +105,8 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
             found.append(Mistake(f"{key or word} is empty", (key,), hint=hint))
         elif key.startswith(UNREAD):
             found.append(Mistake(f"{word} has no effect", (key,), (without(word),)))
+        elif value.endswith(",") and value.strip(",") and not exists(value):
+            found.append(Mistake(f"`{word}` ends with a comma", (key,), (setting(visible.rstrip(",")),)))
         elif declared is not None and declared.type is float and not sweeps and re.fullmatch(r"-?\d+,\d+", value):
             found.append(
                 Mistake(

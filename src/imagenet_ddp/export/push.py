@@ -36,7 +36,7 @@ def push(config: ExportConfig, argv: list[str]) -> Iterator[str]:
         yield from (f"{clause}." for clause in timm_config.not_in_timm(metadata))
     if not model["_target_"]:
         options = [f"model.name={model['name']}", f"model.library={model['library']}", f"model.weights={config.push}"]
-        yield f"This project reads it: {shell_line('predict', [*map(quoted, options), 'images=FOLDER'])}"
+        yield f"This project reads it: `{shell_line('predict', [*map(quoted, options), 'images=FOLDER'])}`"
 
 
 def _metadata(path: Path) -> dict[str, Any]:

@@ -112,11 +112,10 @@ def run(plan: Plan) -> int:
         write(line)
     if lists := [section.decide for section in sections if section.decide in checked.relabel]:
         others = f" (and likewise, with its name, into {', '.join(lists[1:])})" if lists[1:] else ""
-        write(f"When you have written decisions into {lists[0]}{others}: {checked.relabel[lists[0]]}")
+        write(f"When you have written decisions into {lists[0]}{others}: `{checked.relabel[lists[0]]}`")
     if checked.train:
-        write(
-            f"To train on these images{', each group of near-copies together' * bool(checked.groups)}: {checked.train}"
-        )
+        together = ", each group of near-copies together" if checked.groups else ""
+        write(f"To train on these images{together}: `{checked.train}`")
         of_files.append(f"To train on these images: `{checked.train}`")
     files = {
         **{name: content for section in sections for name, content in section.files.items()},

@@ -81,7 +81,7 @@ def run(plan: Plan) -> int:
         _apply(labels, record, _others(record_file, labels.kind), file, record_file, source, others)
     before = count_noun(len(record.changes), "earlier change")
     what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
-    print_message(f"{what}with: {shell_line('prepare', [*plan.argv, 'undo=true'])}", sys.stdout)
+    print_message(f"{what}with: `{shell_line('prepare', [*plan.argv, 'undo=true'])}`", sys.stdout)
     print_message(NEXT_STEP if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 

@@ -124,7 +124,7 @@ def next_step(chosen: Sequence[Chosen], config: PredictConfig) -> list[str]:
     line = shell_line("prepare", ["prepare=relabel", *map(quoted, options)])
     save = f", and save the list as {out}" if kind == "xlsx" else ""
     how = f"Write the class of each image, or {MOVE} for the suggested one, into the column decision{save}."
-    return [how, f"Then move those with a class into its folder: {line}"]
+    return [how, f"Then move those with a class into its folder: `{line}`"]
 
 
 def _margin(result: Result) -> float:
