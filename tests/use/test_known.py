@@ -175,7 +175,7 @@ def test_the_list_is_carried_out(is_split: bool, known: Path, run: Run, tree: Pa
     before = contents(tmp_path / "my pets"), contents(tmp_path / "in box")
     options = [f"checkpoint={known}", "images=in box/**/*.jpg", "label_next=2", "out=next.csv", "data.root=my pets"]
     last = run("predict", *options, code=0).stderr.splitlines()[-1]
-    _, *words = shlex.split(last.partition(" -m ")[2])
+    _, *words = shlex.split(last.rstrip("`").partition(" -m ")[2])
     rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
     rows[0]["decision"], rows[1]["decision"] = "move", "owl"
     with (tmp_path / "next.csv").open("w", newline="") as file:
