@@ -123,36 +123,39 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
     mistake for each)."""
     kept, found, rest = list[str](), list[Mistake](), list(words)
     while rest:
-        word, *after = rest
-        sign, value = (*after, "", "")[:2]
-        if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
-            typed = [word, sign]
-        elif "=" not in word and sign == "=" and value and "=" not in value:  # KEY = VALUE
-            typed = [word, sign, value]
-        elif "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
-            typed = [word, sign]
+        word = rest[0]
+        if typed := _spaces_around_equals(rest):
+            joined = "".join(typed)
+            what, fix = f"{' '.join(typed)} must have no spaces around =", setting(joined)
         elif typed := _list_with_spaces(rest):
-            value = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed)).replace(" ", "")
-            kept.append(value)
-            what = f"{' '.join(typed)} must have no spaces, or be in quotes"
-            found.append(Mistake(what, (key_of(word),), (setting(value),), typed=tuple(typed)))
-            del rest[: len(typed)]
-            continue
+            text = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed))
+            joined = text.replace(" ", "")
+            what, fix = f"{' '.join(typed)} must have no spaces, or be in quotes", setting(joined)
         elif typed := _path_with_spaces(rest):
-            kept.append(" ".join(typed))
-            fix = Fix((kept[-1],), said=f"type {shlex.quote(kept[-1])}")
-            what = f"{kept[-1]} has a space, and must be in quotes"
-            found.append(Mistake(what, (key_of(word),), (fix,), typed=tuple(typed)))
-            del rest[: len(typed)]
-            continue
+            joined = " ".join(typed)
+            what, fix = (
+                f"{joined} has a space, and must be in quotes",
+                Fix((joined,), said=f"type {shlex.quote(joined)}"),
+            )
         else:
             kept.append(rest.pop(0))
             continue
         del rest[: len(typed)]
-        kept.append("".join(typed))
-        what = f"{' '.join(typed)} must have no spaces around ="
-        found.append(Mistake(what, (key_of(kept[-1]),), (setting(kept[-1]),), typed=tuple(typed)))
+        kept.append(joined)
+        found.append(Mistake(what, (key_of(word),), (fix,), typed=tuple(typed)))
     return kept, found
+
+
+def _spaces_around_equals(words: Sequence[str]) -> list[str]:
+    """Return the leading words that the shell made of KEY = VALUE, KEY= VALUE or KEY =VALUE; [] if there are none."""
+    word, sign, value = (*words, "", "")[:3]
+    if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
+        return [word, sign]
+    if "=" not in word and sign == "=" and value and "=" not in value:  # KEY = VALUE
+        return [word, sign, value]
+    if "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
+        return [word, sign]
+    return []
 
 
 def _list_with_spaces(words: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -35,30 +35,29 @@ def validate_targets(config: Mapping[str, Any]) -> list[Mistake]:
     """Return a mistake for each _target_ that does not exist, and for each in the arguments of a class, of which no
     object is made."""
     found: list[Mistake] = []
+    for path, value, entry in _targets(config):
+        if path == f"{entry}._target_":
+            found += validate(path, value)
+            continue
+        what = f"{path} has no effect, because the arguments of a class are plain values"
+        hint = f"set {entry}._target_ to a function of your own, which makes that object, too"
+        found.append(Mistake(what, (path,), hint=hint))
+    return found
+
+
+def _targets(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (key path, value, path of the group or entry that it is in) of each _target_, also in arguments."""
     for group, num_words in _MADE.items():
         for path, value in leaves(config[group], f"{group}.").items():
-            if not path.endswith("._target_"):
-                continue
-            if path.count(".") == num_words:
-                found += validate(path, value)
-                continue
-            what = f"{path} has no effect, because the arguments of a class are plain values"
-            entry = ".".join(path.split(".")[:num_words])
-            hint = f"set {entry}._target_ to a function of your own, which makes that object, too"
-            found.append(Mistake(what, (path,), hint=hint))
-    return found
+            if path.endswith("._target_"):
+                yield path, value, ".".join(path.split(".")[:num_words])
 
 
 def digests(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a hash of each file of the user's own code that the _target_s of a config name, or that such a file
     imports, as {"the code of mypkg.nets": hash}. Code that is installed is left out."""
     found: dict[str, str] = {}
-    waiting = [
-        str(target)
-        for group, num_words in _MADE.items()
-        for path, target in leaves(config[group], f"{group}.").items()
-        if path.endswith("._target_") and path.count(".") == num_words
-    ]
+    waiting = [str(target) for path, target, entry in _targets(config) if path == f"{entry}._target_"]
     while waiting:
         words, folders = waiting.pop().split("."), None
         for number in range(1, len(words) + 1):

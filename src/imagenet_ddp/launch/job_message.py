@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.config.schema.keys import declared, is_per_machine, validate_group
+from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
@@ -83,10 +84,6 @@ def _keep_own(config: DictConfig, request: parse.Request, *, is_new: bool) -> No
             if is_new or request.is_typed(path):
                 theirs[name] = own[name]
             continue
-        entries = {each: value for each, value in own[name].items() if is_per_machine(f"{path}.{each}", request.verb)}
-        kept = {
-            each: value
-            for each, value in theirs[name].items()
-            if not (is_new and is_per_machine(f"{path}.{each}", request.verb))
-        }
-        theirs[name] = {**kept, **entries}
+        is_marked = re.compile(key.per_machine.entries).fullmatch
+        kept = {each: value for each, value in theirs[name].items() if not (is_new and is_marked(each))}
+        theirs[name] = kept | {each: value for each, value in own[name].items() if is_marked(each)}

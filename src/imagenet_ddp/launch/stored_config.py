@@ -56,9 +56,10 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
-    if request.is_typed("model.name", "model._target_") and not is_own(checkpoint):
+    is_other = not is_own(checkpoint)
+    if is_other and request.is_typed("model.name", "model._target_"):
         return _of_weights(request, checkpoint, environ, cls)
-    if not is_own(checkpoint) and (named := net_of_file(checkpoint)) is not None:
+    if is_other and (named := net_of_file(checkpoint)) is not None:
         what = f"{checkpoint} must be a checkpoint of imagenet_ddp, got weights of another program"
         aim = "" if named else "to the net of this file, and for one of timm model.library=timm"
         raise ConfigError(
