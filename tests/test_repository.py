@@ -96,17 +96,6 @@ def test_nothing_implies_a_published_package():
     assert published.search("pip install 'imagenet_ddp[onnx]'") and published.search("uv add imagenet_ddp")
 
 
-def test_the_site_names_its_version(tmp_path: Path):
-    """The built pages show the version of pyproject.toml, and those of .github/ link to the others. A link to nowhere
-    fails here and in check.sh; with --quiet, mkdocs counts no warnings."""
-    assert "mkdocs build -f docs/site/mkdocs.yml" in CHECK
-    checked("mkdocs", "build", "--strict", "-f", ROOT / "docs/site/mkdocs.yml", "-d", tmp_path / "site")
-    header = re.search(r"<header.*?</header>", (tmp_path / "site/index.html").read_text(), re.DOTALL)
-    assert header and f"imagenet_ddp {PROJECT['version']}" in header[0]
-    assert 'href="architecture.html"' in (tmp_path / "site/contributing.html").read_text()
-    assert 'href="security.html"' in (tmp_path / "site/changelog.html").read_text()
-
-
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_each_page_opens_with_what_a_person_wants(page: Path):
     """First comes a sentence, then, before the second heading below the title, a line to type."""

@@ -1,5 +1,6 @@
-"""Add the pages that are not in docs/, with links as they are from there, and show the version in the header."""
+"""Add the pages that are not in docs/, with links as they are from there, show the version, and mark lines of code."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ OUTSIDE = {
     "contributing.md": ".github/CONTRIBUTING.md",
     "security.md": ".github/SECURITY.md",
 }  # page of the site -> file
+BLOCK = re.compile(r"(?<=<pre><span></span><code>).+?(?=</code></pre>)", re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -33,3 +35,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for target, file in OUTSIDE.items():
         markdown = markdown.replace(f"](../{file}", f"]({target}").replace(f"]({file}", f"]({target}")
     return markdown.replace("](docs/", "](").replace("](../docs/", "](") if page.file.src_uri in OUTSIDE else markdown
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make an element of each line of a block of commands, for commands.css; blocks with a language have elements."""
+    return BLOCK.sub(lambda block: re.sub("(?m)^[^<\n]+$", r'<span class="line">\g<0></span>', block[0]), html)
