@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
 import zipfile
 from collections import Counter
+from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Run, write_images
+from PIL import Image
 
 from imagenet_ddp import predict
 from imagenet_ddp.config.schema.commands import PredictConfig
@@ -23,6 +26,7 @@ from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.runs.signals import SignalExit
 from imagenet_ddp.system import table_files
+from imagenet_ddp.system.text import printable
 from imagenet_ddp.use.predictor import FileReader, Outputs, Predictor
 
 
@@ -71,42 +75,55 @@ def test_a_stop_leaves_the_table_before(tree: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("typed", "is_table"), [({}, False), ({"format": "csv"}, True), ({"format": "jsonl"}, True), ({"out": "p"}, True)]
-)
+    ("typed", "is_table"),
+    [({}, False), ({"format": "csv"}, True), ({"format": "jsonl"}, True), ({"out": "p"}, True),
+     ({"out": "p.html"}, True)],
+)  # fmt: skip
 def test_a_person_at_a_terminal_reads_a_line_of_words(
     typed: dict[str, Any], is_table: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """A program gets the table: what is typed, written to a file or piped."""
+    """A program gets the table: what is typed, written to a file or piped. The page has the same words, those first
+    that are in doubt; each picture is there once."""
     rows = {"sure.jpg": [0.96, 0.03, 0.01], "so so.jpg": [0.4, 0.35, 0.25], "other.jpg": [0.9, 0.1, 0.0],
-            "odd\x1b.jpg": [math.nan] * 3}  # fmt: skip
+            "odd\x1b.jpg": [math.nan] * 3, "dog.jpg": [0.0, 0.2, 0.8]}  # fmt: skip
 
     def compute(images: list[torch.Tensor]) -> Outputs:
         found = torch.tensor(list(rows.values()))
-        return Outputs(found, torch.tensor([1.0, 1.0, 0.0, 1.0]))
+        return Outputs(found, torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
 
     def predictor(config: PredictConfig, keep_features: bool) -> Predictor:
         reader = FileReader(Reading(), lambda image: image)
-        labels = ["tench", "horn", "dog"]
+        labels = ["tench", "horn", "<b>dog"]
         return Predictor(labels, labels, reader, compute, torch.device("cpu"), threshold=0.5)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(predict, "open_predictor", predictor)
     monkeypatch.setattr(FileReader, "__call__", lambda self, path: torch.zeros(3, 4, 4, dtype=torch.uint8))
     config = PredictConfig(data=DataConfig(num_workers=0), **typed)
-    assert predict._predict(config, [*rows]) == predict.Counts(1, 1, of_label=Counter(tench=2))
+    Image.new("RGB", (40, 30)).save("dog.jpg")
+    counts = predict.Counts(1, 1, 1, of_label=Counter({"tench": 1, "<b>dog": 1}))
+    assert predict._predict(config, [*rows]) == counts, "what is in doubt is not counted as a class"
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert predict._predict(config, [*rows]) == predict.Counts(1, 1, of_label=Counter(tench=2))
+    assert predict._predict(config, [*rows]) == counts
     printed = capsys.readouterr().out
     assert (printed == piped.replace("\x1b", "\\x1b")) == is_table
+    words = {
+        "so so.jpg": "not sure: tench 40 % or horn 35 %",
+        "other.jpg": "like none of the training images; the likeliest is tench 90 %",
+        "odd\x1b.jpg": f"no class: {NOT_FINITE}",
+        "dog.jpg": "<b>dog 80 %",
+        "sure.jpg": "tench 96 %",
+    }
     if not is_table:
-        assert printed.splitlines() == [
-            "sure.jpg     tench 96 %",
-            "so so.jpg    not sure: tench 40 % or horn 35 %",
-            "other.jpg    like none of the training images; the likeliest is tench 90 %",
-            f"odd\\x1b.jpg  no class: {NOT_FINITE}",
-        ]
+        assert printed.splitlines() == [f"{printable(path):11}  {words[path]}" for path in rows]
+    if typed.get("out") == "p.html":
+        html = Path("p.html").read_text(encoding="utf-8")
+        shown = re.findall(r'<li title="([^"]*)">.*?</div>\s*(.*?)<br>', html, re.DOTALL)
+        assert [(path, unescape(said)) for path, said in shown] == [*words.items()]
+        parts = ["Not sure", "Without a class", "&lt;b&gt;dog", "tench"]
+        assert re.findall("<h2>(.*?)</h2>", html) == parts and html.count("data:image/jpeg;base64,") == 1
 
 
 def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Path) -> None:
@@ -235,6 +252,10 @@ def test_an_excel_file(run: Run, tree: Path, trained: Path, tmp_path: Path) -> N
         ("jsonl", "p.csv", "format must be that of out=p.csv"),
         ("auto", "p.json", "set out=p.jsonl."),
         ("xlsx", "p.txt", "set out=p.xlsx."),
+        ("html", None, "set out=FILE.html."),
+        ("html", "p.txt", "set out=p.html."),
+        ("auto", "p.htm", "set out=p.html."),
+        ("auto", "p.html", ""),
         ("auto", "p.txt", ""),
         ("jsonl", "p.txt", ""),
     ],

@@ -27,8 +27,9 @@ from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
-from imagenet_ddp.system.text import count_noun, percent, printable, shorten_list
+from imagenet_ddp.system.text import count_noun, printable, shorten_list
 from imagenet_ddp.use.open_predictor import open_predictor
+from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
     from imagenet_ddp.use.candidates import Candidates, Chosen
@@ -38,7 +39,6 @@ Write = Callable[[str, "Result"], None]  # writes the prediction for the image o
 
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
-SURE = 0.5  # least probability of a class that a line for people names without a second one
 MOST_NAMED = 20  # classes in a message
 MOST_WIDTH = 60  # columns for the path in such a line
 
@@ -47,25 +47,29 @@ def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds
+        kind = format_of(request.config.format, request.config.out)
         if request.config.out:
             require_carried_out(Path(request.config.out))
-            if request.config.label_next and format_of(request.config.format, request.config.out) != "jsonl":
+            if request.config.label_next and kind != "jsonl":
                 require_readable(Path(request.config.out))
-        if format_of(request.config.format, request.config.out) == "xlsx" and len(paths) > MOST_ROWS:
+        if kind == "xlsx" and len(paths) > MOST_ROWS:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
             raise ConfigError(Mistake(what, ("out",), (setting("out=FILE.csv"),)))
         config = resolved_config(request, os.environ, PredictConfig)
         counts = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
     chosen = "" if counts.chosen is None else f"{counts.chosen}{where}, of "
-    unknown = "" if counts.unknown is None else f", {counts.unknown} unknown"
+    doubtful = "" if counts.unknown is None else f", {counts.unknown} unknown"
+    doubtful += f", {counts.unsure} not sure" if counts.unsure else ""
     counted = f"{count_noun(len(paths), 'image')}{'' if chosen else where}"
-    print_message(f"{chosen}{counted}, {counts.unreadable} unreadable{unknown}")
+    print_message(f"{chosen}{counted}, {counts.unreadable} unreadable{doubtful}")
     if config.out and counts.of_label and counts.chosen is None:
         most = [f"{label} {number:,}" for label, number in counts.of_label.most_common()]
         print_message(f"Predicted: {printable(shorten_list(most, MOST_NAMED))}")
     if _is_for_people(config):
-        print_message("Hint: set out=classes.csv for a table with the probabilities.")
+        print_message(
+            "Hint: set out=classes.csv for a table with the probabilities, out=classes.html for the pictures."
+        )
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print_message(f"In {config.images}, {words}.")
     for line in counts.lines:
@@ -74,12 +78,13 @@ def main() -> None:
 
 @dataclass
 class Counts:
-    """Numbers of images. unknown: None without a reference. chosen: to label next; None without label_next. lines: to
-    print at the end about those. of_label: of those that are known, by their predicted class; empty if images have
-    several labels."""
+    """Numbers of images. unknown: None without a reference. unsure: of those that are known, without a class that is
+    more likely than not. chosen: to label next; None without label_next. lines: to print at the end about those.
+    of_label: of all others, by their predicted class. If images have several labels, unsure and of_label are empty."""
 
     unreadable: int = 0
     unknown: int | None = None
+    unsure: int = 0
     chosen: int | None = None
     lines: Sequence[str] = ()
     of_label: Counter[str] = field(default_factory=Counter[str])
@@ -90,7 +95,9 @@ class Counts:
         elif result.is_known is False:
             self.unknown = (self.unknown or 0) + 1
         elif not has_several:
-            self.of_label[labels[result.top[0][0]]] += 1
+            sure = sure_classes(result, has_several=False)
+            self.unsure += not sure
+            self.of_label.update(labels[index] for index in sure)
 
 
 def _predict(config: PredictConfig, paths: list[str]) -> Counts:
@@ -98,8 +105,10 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
     from imagenet_ddp.use.candidates import Candidates, about, next_step
+    from imagenet_ddp.use.prediction_page import predictions_page
     from imagenet_ddp.use.predictor import read_in_order
 
+    has_several, of_page = config.data.labels == "several", dict[str, Any]()
     top_k = min(config.top_k if config.label_next is None else 2, len(predictor.classes))
     batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
@@ -111,17 +120,21 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
         output = _open_output(config, stack)
         candidates = Candidates(predictor) if config.label_next is not None else None
-        if _is_for_people(config):
-            write = _lines(predictor, paths, has_several=config.data.labels == "several")
+        if candidates is not None:
+            write = candidates.add
+        elif _is_for_people(config):
+            write = _lines(predictor, paths, has_several=has_several)
+        elif output.kind == "html":
+            write = of_page.__setitem__
         else:
-            write = candidates.add if candidates is not None else _writer(output, predictor, top_k)
+            write = _writer(output, predictor, top_k)
         progress = Progress("predict", len(paths), "images") if config.out else None
         if progress is not None:
             stack.enter_context(closing(progress))
         for images in batches:
             results = predictor.predict(images, top_k)
             for result, path in zip(results, rest, strict=False):
-                counts.add(result, predictor.labels, has_several=config.data.labels == "several")
+                counts.add(result, predictor.labels, has_several=has_several)
                 write(path, result)
             if progress is not None:
                 progress.add(len(images))
@@ -130,14 +143,18 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
             _write_chosen(candidates, chosen, output)
             num_read = len(paths) - counts.unreadable
             counts.chosen, counts.lines = len(chosen), [*about(chosen, num_read, config), *next_step(chosen, config)]
+        if output.kind == "html":
+            page = predictions_page(predictor, config.images, of_page, has_several=has_several)
+            output.stream.write(page.decode())
     return counts
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where the results are written. write_row: None for jsonl. is_text: numbers are written as text. path: of the
-    file; None for a stream such as standard output."""
+    """Where the results are written. kind: result of format_of. write_row: None for jsonl and html. is_text: numbers
+    are written as text. path: of the file; None for a stream such as standard output."""
 
+    kind: str
     write_row: WriteRow | None
     stream: IO[str]
     is_text: bool
@@ -154,13 +171,13 @@ def _open_output(config: PredictConfig, stack: ExitStack) -> Output:
         out.parent.mkdir(parents=True, exist_ok=True)
         out, path = stack.enter_context(atomic_path(out)), out
     if kind == "xlsx":
-        return Output(stack.enter_context(xlsx_rows(out)), sys.stdout, False, path)
+        return Output(kind, stack.enter_context(xlsx_rows(out)), sys.stdout, False, path)
     stream: IO[str] = sys.stdout
     if config.out:
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
-    if kind == "jsonl":
-        return Output(None, stream, False, path)
-    return Output(csv_rows(stream, config.csv_delimiter, has_bom=path is not None), stream, True, path)
+    if kind in ("jsonl", "html"):
+        return Output(kind, None, stream, False, path)
+    return Output(kind, csv_rows(stream, config.csv_delimiter, has_bom=path is not None), stream, True, path)
 
 
 def _write_chosen(candidates: "Candidates", chosen: Sequence["Chosen"], output: Output) -> None:
@@ -192,19 +209,11 @@ def _lines(predictor: "Predictor", paths: list[str], *, has_several: bool) -> Wr
     """Return the function that prints a line of words for each image. has_several: labels per image."""
     width = min(max(len(printable(path)) for path in paths), MOST_WIDTH)
 
-    def words(result: "Result") -> str:
-        if result.reason:
-            return f"no class: {result.reason}"
-        shares = [share for _, share in result.top]
-        first, *others = (f"{predictor.labels[index]} {percent(share, 0)}" for index, share in result.top)
-        if has_several:
-            sure = [first, *others][: sum(share >= SURE for share in shares)]
-            return ", ".join(sure) or f"none of the labels; the likeliest is {first}"
-        if result.is_known is False:
-            return f"like none of the training images; the likeliest is {first}"
-        return first if shares[0] >= SURE else f"not sure: {' or '.join([first, *others[:1]])}"
+    def write(path: str, result: "Result") -> None:
+        words = in_words(result, predictor.labels, has_several=has_several)
+        print_message(f"{printable(path):{width}}  {printable(words)}", sys.stdout)
 
-    return lambda path, result: print_message(f"{printable(path):{width}}  {printable(words(result))}", sys.stdout)
+    return write
 
 
 def _writer(output: Output, predictor: "Predictor", top_k: int) -> Write:

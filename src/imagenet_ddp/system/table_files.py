@@ -16,8 +16,9 @@ from imagenet_ddp.system.text import as_in_tables, printable
 # By the first bytes, spreadsheets recognise UTF-8; without them, they show Ã© for é.
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}  # values of csv_delimiter
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".xlsx": "xlsx"}  # of any other: csv
-NOT_WRITTEN = (".xls", ".xlsm", ".xlsb", ".ods", ".json", ".parquet", ".pq", ".feather", ".html")
+SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".xlsx": "xlsx", ".html": "html"}
+FILES_ONLY = ("xlsx", "html")  # formats that need a file of their own suffix
+NOT_WRITTEN = (".xls", ".xlsm", ".xlsb", ".ods", ".json", ".parquet", ".pq", ".feather", ".htm")
 MOST_ROWS = 2**20 - 1  # of an Excel sheet, below its header
 
 WriteRow = Callable[[Sequence[Any]], object]
@@ -52,7 +53,8 @@ def table_bytes(head: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: s
 
 
 def format_of(option: str, out: str | None) -> str:
-    """Return csv, jsonl or xlsx. option: as typed, or auto for the format that the suffix of the file `out` names."""
+    """Return csv, jsonl, xlsx or html. option: as typed, or auto for the format that the suffix of the file `out`
+    names; of any other, csv."""
     return SUFFIXES.get(Path(out or "").suffix.lower(), "csv") if option == "auto" else option
 
 
@@ -62,15 +64,16 @@ def validate(option: str, out: str | None) -> list[Mistake]:
         return []  # a mistake in any format
     suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
     if suffix in NOT_WRITTEN:
-        instead = Path(out or "").with_suffix(".jsonl" if suffix == ".json" and option == "auto" else f".{chosen}")
-        return [must_be("out", "a file of csv, jsonl or xlsx", str(out), setting(f"out={instead}"))]
-    if chosen == "xlsx" and out is None:
-        return [Mistake("out must be a file for format=xlsx, got null", keys, (setting("out=FILE.xlsx"),))]
+        close = {".json": "jsonl", ".htm": "html"}.get(suffix, chosen) if option == "auto" else chosen
+        instead = Path(out or "").with_suffix(f".{close}")
+        return [must_be("out", "a file of csv, jsonl, xlsx or html", str(out), setting(f"out={instead}"))]
+    if chosen in FILES_ONLY and out is None:
+        return [Mistake(f"out must be a file for format={chosen}, got null", keys, (setting(f"out=FILE.{chosen}"),))]
     if SUFFIXES.get(suffix, chosen) != chosen:
         return [Mistake(f"format must be that of out={out}, got {option}", keys, (setting("format=auto"),))]
-    if chosen == "xlsx" and suffix != ".xlsx":
-        fix = setting(f"out={Path(out or '').with_suffix('.xlsx')}")
-        return [Mistake(f"out must end in .xlsx for format=xlsx, got {out}", keys, (fix,))]
+    if chosen in FILES_ONLY and suffix != f".{chosen}":
+        fix = setting(f"out={Path(out or '').with_suffix(f'.{chosen}')}")
+        return [Mistake(f"out must end in .{chosen} for format={chosen}, got {out}", keys, (fix,))]
     if chosen == "xlsx":
         instead = setting("out=FILE.csv", "format=csv")
         return missing_package("format=xlsx", "xlsxwriter", instead=instead)

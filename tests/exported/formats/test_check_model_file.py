@@ -108,12 +108,21 @@ def test_the_name_of_a_repository(push: str, is_right: bool):
         ("cat.JPG", "got cat.JPG, a model or an image"),
         ("weights", "got weights, a model or an image"),
         (".", "is a folder. Hint: set out=predictions.jsonl."),
+        ("new.html", ""),
+        ("earlier.html", ""),
+        ("model.html", "got model.html, another page. Hint: set out=predictions.html."),
     ],
 )
 def test_what_predict_may_write(out: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    Path("weights").touch()
-    found = validate({"checkpoint": "weights", "format": "jsonl", "out": out}, "predict")
+    for name in ("weights", "model.html"):
+        Path(name).touch()
+    Path("earlier.html").write_text("<!-- imagenet_ddp.predict -->", encoding="utf-8")
+    kind = "html" if out and out.endswith(".html") else "jsonl"
+    options = {"checkpoint": "weights", "format": kind, "out": out, "label_next": None}
+    found = validate(options, "predict")
+    if kind == "html":
+        assert "label_next needs a list" in str(validate(options | {"label_next": 5}, "predict")[0])
     assert out != "." or table_files.validate("xlsx", out) == [], "the folder is the mistake"
     assert said in str(found[0]) if said else not found
 

@@ -144,9 +144,9 @@ class PredictConfig(TrainedConfig):
     out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[
         str,
-        choice("auto", "csv", "jsonl", "xlsx"),
-        "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv, and words on a "
-        "terminal.",
+        choice("auto", "csv", "jsonl", "xlsx", "html"),
+        "One row of CSV or Excel, or one line of JSON, per image, or a page with the pictures (html); auto: by the "
+        "suffix of out, else csv, and words on a terminal.",
     ] = "auto"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     label_next: Annotated[

@@ -10,11 +10,13 @@ from imagenet_ddp.exported.formats.registry import FORMATS, format_of, graph_for
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.models.weights import hub
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import describe_path, not_writable_reason
+from imagenet_ddp.system import table_files
+from imagenet_ddp.system.files import contains, describe_path, not_writable_reason
 from imagenet_ddp.system.packages import missing_package
 
 # Suffixes of model files, which predict reads and so must not write.
 MODELS = (*(suffix for each in FORMATS.values() for suffix in (each.suffix, *each.also)), ".ckpt", ".pt", ".pth")
+PAGE = "imagenet_ddp.predict"  # in the head of a page of predictions
 
 
 def export_path(config: Mapping[str, Any]) -> Path:
@@ -101,7 +103,14 @@ def _check_predictions(config: Mapping[str, Any]) -> list[Mistake]:
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
     is_input = out.exists() and any(path.exists() and out.samefile(path) for path in inputs)
-    if is_input or out.suffix.lower() in (*MODELS, *IMAGE_EXTENSIONS):
+    if table_files.format_of(config["format"], config["out"]) == "html":
+        if config["label_next"] is not None:
+            what = f"label_next needs a list to write decisions into, got out={out}"
+            return [Mistake(what, ("label_next", "out"), (setting(f"out={out.with_suffix('.csv')}"),))]
+        if out.is_file() and not contains(out, f"<!-- {PAGE} -->"):
+            fix = setting(f"out={out.with_name('predictions.html')}")
+            return [must_be("out", "a new file or an earlier page of predictions", f"{out}, another page", fix)]
+    elif is_input or out.suffix.lower() in (*MODELS, *IMAGE_EXTENSIONS):
         allowed, got = f"a table such as {example}", f"{out}, a model or an image"
         return [must_be("out", allowed, got, setting(f"out={example}"))]
     return _check_out(out, example)
