@@ -33,22 +33,23 @@ def test_the_site_names_its_version(site: Path):
     assert 'href="security.html"' in (site / "changelog.html").read_text()
 
 
-CUT = """Array.from(document.querySelectorAll("pre > code"), (code) => [
-    code.textContent, code.scrollWidth > code.clientWidth || code.innerText !== code.textContent
-]).filter(([text, wrong]) => wrong).concat(
-    document.documentElement.scrollWidth > innerWidth ? ["the page is wider than the screen"] : [])"""
+WRONG = """Array.from(document.querySelectorAll("pre > code")).filter(
+    (code) => code.scrollWidth > code.clientWidth || code.innerText !== code.textContent
+).map((code) => code.textContent).concat(
+    Array.from(document.images).filter((image) => !image.naturalWidth).map((image) => image.src),
+    document.documentElement.scrollWidth > innerWidth ? ["wider than the screen"] : [])"""
 
 
 @browsed
-def test_each_command_is_read_whole_and_copied_as_written(site: Path, tmp_path: Path):
-    """The button copies innerText."""
+def test_each_command_is_read_whole_and_copied_as_written_and_each_picture_is_there(site: Path, tmp_path: Path):
+    """The button copies innerText. Pictures for dark are other files."""
     pages = sorted(site.glob("*.html"))
     with Browser(tmp_path / "profile") as browser:
-        for width in (1280, 390):
-            browser.resize(width)
+        for width, scheme in ((1280, "light"), (390, "dark")):
+            browser.resize(width, scheme=scheme)
             for page in pages:
                 browser.open(page.as_uri())
-                assert browser.evaluate(CUT) == [], (width, page.name)
+                assert browser.evaluate(WRONG) == [], (width, page.name)
     assert len(pages) > 25
 
 

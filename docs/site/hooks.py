@@ -31,10 +31,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write links between docs/ and the other files as links between pages."""
+    """Write links between docs/ and the other files, and those to pictures, as links within the site."""
     for target, file in OUTSIDE.items():
         markdown = markdown.replace(f"](../{file}", f"]({target}").replace(f"]({file}", f"]({target}")
-    return markdown.replace("](docs/", "](").replace("](../docs/", "](") if page.file.src_uri in OUTSIDE else markdown
+    if page.file.src_uri in OUTSIDE:
+        markdown = re.sub(r'(\]\(|(?:src|srcset)=")(?:\.\./)?docs/', r"\1", markdown)
+    return markdown
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
