@@ -46,6 +46,20 @@ def test_next_week_with_a_new_class(run: Run, tmp_path: Path):
     assert html.count("data:image/jpeg") >= min(num_changed, 1) and "No images are shown" not in html
 
 
+@pytest.mark.slow(10)
+def test_a_training_that_changed_nothing_is_named_where_it_ends_and_where_it_is_compared(run: Run, tmp_path: Path):
+    write_images(tmp_path / "photos", {"cat": 20, "dog": 15})
+    start = ("train", *SMALL, "data.val_fraction=0.4", "data.root=photos")
+    run(*start, "hydra.run.dir=old", code=0)
+    idle = ("model.weights=old", "model.batch_norm=frozen", "optim.lr=1e-30", "trainer.num_sanity_val_steps=-1")
+    words = f"(the weights of {Path('old/checkpoints/best.ckpt')}"
+    trained = run(*start, *idle, "hydra.run.dir=new", code=0).stdout
+    assert f"so the best net is that of epoch 0 {words}" in " ".join(trained.split()), trained
+    assert f"the start: {words[1:]}" in run("report", "new", code=0).stdout
+    run("report", "old", code=0)
+    assert ": both nets have the same weights. " in run("report", "old", "new", "out=both", code=0).stdout
+
+
 def test_images_are_recognised_by_their_content(run: Run, tmp_path: Path):
     write_images(tmp_path / "a", {"cat": 6, "dog": 2})
     paths = [f"a/cat/{number:03}.jpg" for number in range(6)] + ["a/dog/000.jpg", "a/dog/001.jpg"]

@@ -106,7 +106,7 @@ def test_a_training_that_improved_nothing_says_so(
         train_log=log, module=SimpleNamespace(task=SimpleNamespace(score=score), val_counts=(64, 64))
     )
     lines = run_summary._no_gain_lines(job, parts)
-    start = "Training did not improve on its start, so the best net is the start: val "
+    start = "Training did not improve on its start, so the best net is that of epoch 0 (before the first step): val "
     assert [line.startswith(f"{start}{said}") for line in lines] == [True] * (said is not None)
 
 

@@ -18,7 +18,7 @@ from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.config.figures import figure_of
+from imagenet_ddp.config.figures import START, figure_of
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import make
@@ -41,6 +41,7 @@ def make_callbacks(
     log: Log,
     signals: Signals,
     task: Task,
+    start: str = START,
     learning_rate: LearningRate,
     watches: Sequence[L.Callback] = (),
     bad_images: Callable[[], list[tuple[str, str]]],
@@ -49,9 +50,9 @@ def make_callbacks(
 ) -> list[L.Callback]:
     """Return the callbacks of every run, and those of the config's callbacks group, in the order of sequence.py.
 
-    task: of the module. learning_rate: sets the rate of each step. watches: further parts of sequence.py. bad_images:
-    function that returns (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the
-    weights. hyperparams: hyper-parameters for the loggers.
+    task: of the module. start: what the weights before the first step are. learning_rate: sets the rate of each step.
+    watches: further parts of sequence.py. bad_images: function that returns (path, reason) for each unreadable image.
+    contents: items that a checkpoint stores beside the weights. hyperparams: hyper-parameters for the loggers.
     """
     checkpoints = CheckpointStore.of_run(run_dir).folder
     entries = {name: _monitoring(task, node) for name, node in given(config.callbacks).items()}
@@ -76,7 +77,7 @@ def make_callbacks(
         guard(callback, L.Callback, log.say)
     callbacks: list[L.Callback] = [
         learning_rate,
-        TrainLog(f"val/{task.score.name}", task.score.mode),
+        TrainLog(f"val/{task.score.name}", task.score.mode, start),
         *([TimeLimit(time_in_s(config.trainer.max_time))] if config.trainer.max_time is not None else []),
         *own,
         *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),

@@ -17,6 +17,10 @@ from imagenet_ddp.system.text import count_noun, duration, percent
 REDRAW_S = 0.1
 COLUMNS = 80
 BAR_COLUMNS = 16
+PERFECT_START = (
+    "All validation images are right before the first step, so only their loss can still show a better net. Hint: to "
+    "end with these weights, press Ctrl-C."
+)
 LEGEND = "* best so far; wait: share of the time in which training waited for images"
 
 
@@ -55,6 +59,8 @@ class Progress(L.Callback):
         if validates_start(trainer):
             words = as_words(self._train_log.figures, named(self._train_log.scores))
             self.run_log.say(f"epoch {of_all(trainer, 0)} ({self._train_log.start}): val {words}")
+            if self._train_log.best.value == 1 and trainer.max_epochs != 0:
+                self.run_log.say(PERFECT_START)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._start_s, self._start_step, self._num_rows_shown = time.monotonic(), trainer.global_step, 0

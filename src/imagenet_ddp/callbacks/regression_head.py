@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.config.schema.data import FilesData
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.cross_validation import Estimate, estimate, why_no_estimate
@@ -70,7 +69,6 @@ class RegressionHead(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
-        find_log(trainer).start = "regression on frozen features"
         if trainer.is_global_zero:  # now, because the strategy converts the net for bf16-true
             data: ImageDataModule = cast("Any", trainer).datamodule
             what = pl_module.net, (self.head,), data.eval_transform, Reading.of(data.options)

@@ -37,9 +37,9 @@ class TrainLog(L.Callback):
     the last validation in this epoch; empty before it. start: what the weights before the first step are.
     """
 
-    def __init__(self, monitor: str = f"val/{TOP1.name}", mode: str = TOP1.mode) -> None:
+    def __init__(self, monitor: str = f"val/{TOP1.name}", mode: str = TOP1.mode, start: str = START) -> None:
         self.scores: dict[str, float] = {}
-        self.start = START
+        self.start = start
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs

@@ -21,6 +21,8 @@ from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from imagenet_ddp.report.pictures import Pictures
 
 PAGE = "comparison.html"
@@ -32,13 +34,15 @@ NUM_PICTURES = 60  # per gallery
 class Pairs:
     """The N images that count. old, new: int64 (N,), their rows in the predictions of each net. num_trained: of the
     images in both evaluations, those left out because a net was trained on them. num_single: images in only one.
-    unknown: names of the nets that do not say which images they were trained on."""
+    unknown: names of the nets that do not say which images they were trained on. same_weights: the two are one
+    net."""
 
     old: np.ndarray
     new: np.ndarray
     num_trained: int
     num_single: int
     unknown: list[str]
+    same_weights: bool
 
 
 def is_one_net(folder: Path) -> bool:
@@ -82,10 +86,11 @@ def _on_new_images(old: str, new: str) -> str:
 
 
 def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
-    keys, trained, unknown = [], np.empty(0, np.uint64), list[str]()
+    keys, trained, unknown, nets = [], np.empty(0, np.uint64), list[str](), []
     for found, name in zip((old, new), names, strict=True):
         keys.append(content_keys(found.evaluation.get("folder") or ".", Names.of(found.paths)))
-        of_net = _trained_on(found)
+        of_net, weights = _net(found)
+        nets.append(weights)
         if of_net is None:
             unknown.append(printable(name))
         else:
@@ -96,18 +101,23 @@ def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
     num_single = sum(len(np.unique(each[each != np.uint64(NO_KEY)])) - int(is_file.sum()) for each in keys)
     counts = is_file & ~is_trained
     order = np.argsort(in_new[counts])
-    return Pairs(in_old[counts][order], in_new[counts][order], int(is_trained.sum()), num_single, unknown)
+    same = bool(nets[0]) and nets[0].keys() == nets[1].keys()
+    same = same and all(nets[0][name].equal(nets[1][name]) for name in nets[0])
+    rows = in_old[counts][order], in_new[counts][order]
+    return Pairs(*rows, int(is_trained.sum()), num_single, unknown, same)
 
 
-def _trained_on(found: Predictions) -> np.ndarray | None:
-    """Return the content keys of the images that a net was trained on, uint64; None if it does not say."""
+def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
+    """Return (the content keys of the images that a net was trained on, uint64, or None if it does not say; its
+    weights, or an empty dict if they are not in a checkpoint of this project)."""
     with import_torch():
         from imagenet_ddp.runs import checkpoint_file
         from imagenet_ddp.training.held_out import ImageKeys
     if found.checkpoint is None or not checkpoint_file.is_own(found.checkpoint):
-        return None
-    keys = ImageKeys.stored_in(checkpoint_file.read(found.checkpoint)[checkpoint_file.KEY])
-    return None if keys is None else keys.trained
+        return None, {}
+    stored = checkpoint_file.read(found.checkpoint)
+    keys = ImageKeys.stored_in(stored[checkpoint_file.KEY])
+    return None if keys is None else keys.trained, stored["state_dict"]
 
 
 def _left_out(pairs: Pairs) -> str:
@@ -128,7 +138,9 @@ def _page(
     ends = paired_interval(both, int(is_spoiled.sum()), int(is_mended.sum()), int((~right[0] & ~right[1]).sum()))
     difference = (num_right[1] - num_right[0]) / total
     verdict = (
-        "the new net is better"
+        "both nets have the same weights"
+        if pairs.same_weights
+        else "the new net is better"
         if ends[0] > 0
         else "the new net is worse"
         if ends[1] < 0

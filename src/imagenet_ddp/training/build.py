@@ -197,7 +197,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     if stored is None:
         held_out.warn_of_trained(data.val_images, plan.config.model, log.say)
     module = make_module(plan, classes, len(data.val_images), counts)
-    training_callbacks = prepare_training(
+    training_callbacks, start = prepare_training(
         plan, module, classes, resumed=stored is not None, begin_s=job.begin_s, say=log.say, note=log.note
     )
     has_budget = bool(plan.config.budget_min)
@@ -210,6 +210,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         log=log,
         signals=signals,
         task=module.task,
+        start=start,
         learning_rate=LearningRate(spanning=spanning, say=log.say, note=log.note),
         watches=_watches(plan, world, log),
         bad_images=data.bad_images.board.all,

@@ -12,6 +12,7 @@ from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, has_statistics
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.config.figures import START
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.curation.features import FILE, FOLDER, pass_name
 from imagenet_ddp.data.transforms import last_train_size
@@ -38,9 +39,10 @@ def prepare_training(
     begin_s: float | None = None,
     say: Callable[[str], None] = print,
     note: Callable[[str], None] = print,
-) -> list[L.Callback]:
+) -> tuple[list[L.Callback], str]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
-    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. begin_s: the
+    Return (the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*; what the weights
+    of the start are). begin_s: the
     time.monotonic() from which budget_min counts; None means now. say: writes a line to the log; note: to its file
     only. Raises ConfigError if model.freeze or model.head is set for a net without a suitable last layer."""
     config, model = plan.config, plan.config.model
@@ -48,6 +50,7 @@ def prepare_training(
     heads = head_names(module.net, len(classes))
     begin_s = time.monotonic() if begin_s is None else begin_s
     callbacks: list[L.Callback] = []
+    start = START
     if model.weights and not resumed:
         weights = find_other(model)
         refitted = "model.head=regression fits it to all classes" if model.head == "regression" else ""
@@ -56,6 +59,9 @@ def prepare_training(
             say(line)
         if model.head == "regression" and (not head_fits or config.trainer.max_epochs == 0):  # of which it is all
             callbacks.append(_regression_head(config, plan.precision.value, module, heads, begin_s, say))
+            start = "regression on frozen features"
+        elif head_fits:
+            start = f"the weights of {weights.origin}"
     if config.budget_min is not None:
         averaged_from = None if config.averaging.name == "none" else config.averaging.first_epoch
         callbacks.append(TimeBudget(config.budget_min, begin_s, say, averaged_from))
@@ -77,7 +83,7 @@ def prepare_training(
     if averaging.name != "none":
         decay = averaging.decay if averaging.name == "ema" else None
         callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
-    return callbacks
+    return callbacks, start
 
 
 def _regression_head(

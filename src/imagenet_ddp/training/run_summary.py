@@ -147,10 +147,12 @@ def _no_gain_lines(job: Job, parts: Run) -> list[str]:
     number = parts.module.val_counts[0]
     images = f" (a difference of {count_noun(round((best - last) * number), 'image')} of {number:,})"
     longer = "budget_min" if job.config["budget_min"] else "trainer.max_epochs"
-    hint = f" Hint: more photographs or more time ({longer}) may help." if best < 1 else ""
+    hint = f"more photographs or more time ({longer}) may help"
+    if best == 1:
+        hint = "where all validation images are right, more of them are needed to show a better net"
     return [
-        f"Training did not improve on its start, so the best net is the start: val {score.title} is {score.text(last)} "
-        f"at the end{images if score == TOP1 else ''}.{hint}"
+        f"Training did not improve on its start, so the best net is that of epoch 0 ({log.start}): val {score.title} "
+        f"is {score.text(last)} at the end{images if score == TOP1 else ''}. Hint: {hint}."
     ]
 
 
