@@ -16,6 +16,7 @@ from helpers.forked_commands import start_code
 from helpers.sample_images import write_odd_files
 from PIL import ExifTags, Image
 
+from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -182,7 +183,8 @@ def test_a_list_that_cannot_be_read_is_not_replaced(done: Callable[..., int], pe
 def test_a_class_without_images_is_a_fault(
     is_split: bool, done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Which the check lists with all others, and training refuses; without any image there is nothing to check."""
+    """Which the check names once and leaves out, also of the features, and training refuses; without any image there is
+    nothing to check."""
     if not is_split:  # data.root contains the class folders
         pets = (pets / "train").rename(tmp_path / "all")
     folder = pets / "train" if is_split else pets
@@ -191,8 +193,12 @@ def test_a_class_without_images_is_a_fault(
     options = ["data=imagefolder", f"data.root={pets}", "out=report"]
     fault = "must contain images, but 1 of 4 contains none: wolf. Hint: add images, or remove the folder"
     assert done("prepare=check", *options) == 1
-    first, *others = capsys.readouterr().out.partition("What to mend first:\n")[2].splitlines()
+    said = capsys.readouterr().out
+    first, *others = said.partition("What to mend first:\n")[2].splitlines()
     assert fault in first and any("cannot be read" in line for line in others)
+    assert said.count("wolf") == 1 and " of 3 classes." in said
+    scan = parse.command_line("features", [*options[:2], "model.weights=DEFAULT"], {}).scan
+    assert scan is not None and scan.open is not None and len(scan.open().classes) == 3
     with pytest.raises(ConfigError, match=fault):
         done("prepare=pack", *options)
     for path in folder.rglob("*.jpg"):

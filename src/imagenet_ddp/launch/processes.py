@@ -10,7 +10,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.config import own_code
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig
 from imagenet_ddp.config.schema.keys import is_per_machine
 from imagenet_ddp.config.section import leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
@@ -172,7 +172,9 @@ def _look(job: Job) -> Scan | None:
     None if each rank must look itself: at a source of the user's own, and at one with mistakes, of which the ranks
     inform each other."""
     config, found = job.config, job.scan
-    verb = "evaluate" if isinstance(config, EvaluateConfig) else "train"  # or features, of both splits
+    verb = "train"
+    if isinstance(config, EvaluateConfig | FeaturesConfig):
+        verb = "evaluate" if isinstance(config, EvaluateConfig) else "check"
     if config.data.target or (found and found.fits(config.data, config.seed, verb)):
         return found
     found = scan(config.data, config.seed, verb)

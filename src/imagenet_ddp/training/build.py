@@ -73,16 +73,16 @@ def make_data(
     world: World,
     say: Callable[[str], None],
     *,
-    need_train: bool = True,
+    verb: str = "train",
     is_training: bool = False,
     scan: Scan | None = None,
 ) -> ImageDataModule:
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
-    images. say: function that writes a line to the log. need_train: open the training images, too. is_training: make
-    the user's own transform of them, which other commands must not make of a checkpoint. scan: of the images, if this
-    node's command has looked at them."""
+    images. say: function that writes a line to the log. verb: as in SourceType. is_training: make the user's own
+    transform of them, which other commands must not make of a checkpoint. scan: of the images, if this node's command
+    has looked at them."""
     config, options = plan.config, data_options(plan)
-    source = open_source(options, config.seed, verb="train" if need_train else "evaluate", found=scan)
+    source = open_source(options, config.seed, verb=verb, found=scan)
     images = source.train if source.train is not None else source.val
     board = SharedBoard(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
@@ -91,6 +91,7 @@ def make_data(
         say, make_own_transform(config.transform, last_train_size(options)) if is_training else None,
     )  # fmt: skip
     classes = source.classes
+    need_train = verb != "evaluate"
     if need_train and len(classes) < 2:  # folders and tables are checked before
         raise ConfigError(
             f"the data must have at least two classes, got {len(classes)} ({', '.join(classes) or 'none'}). "

@@ -215,8 +215,8 @@ class Scan:
 class SourceType(Generic[D]):
     """One value of data.name: how it is recognised, what a look at it finds, and how it is opened.
 
-    verb: train; evaluate, for which only the validation images are needed; or check, which looks at what train refuses
-    because of a class without images.
+    verb: train; evaluate, for which only the validation images are needed; check, which leaves out a class without
+    images, where train refuses the data; or relabel, which keeps it.
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused

@@ -4,7 +4,7 @@ import re
 import shlex
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,6 +63,12 @@ class Listed:
         counts = self.images.num_of_each(len(self.classes)).tolist()
         return [name for name, count in zip(self.classes, counts, strict=True) if count]
 
+    def only(self, classes: Collection[str]) -> "Listed":
+        """Leave out the other classes, which must have no images."""
+        kept, images = [name for name in self.classes if name in classes], copy(self.images)
+        images.targets = np.searchsorted(kept, np.array(self.classes)[images.targets])
+        return replace(self, names=[name for name in self.names if one_form(name) in kept], classes=kept, images=images)
+
 
 class ImageFolder(SourceType[FolderData]):
     def scan(self, data: FolderData, seed: int, verb: str, *, whole: bool = True) -> Scan:
@@ -80,12 +86,14 @@ class ImageFolder(SourceType[FolderData]):
         train = val = None
         if need_train or is_share:
             train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
-            found += [*more, *(train.empty if train and verb != "check" else ())]
+            found += [*more, *(train.empty if train and verb not in ("check", "relabel") else ())]
             if train and is_share:
                 found += wrong_groups(data.groups, train.images, whole=whole)
         if not is_share and (layout.val.is_dir() or not found):
             val, more = self._list(layout.val, "data.val_dir", data, need_train, whole, train.names if train else ())
             found += more
+        if train and verb == "check":
+            train = train.only({*train.filled, *(val.filled if val else ())})
         if train and val:
             found += _overlap(layout, train.names, val.names, data) or _foreign_classes(train.classes, val.filled)
         return Scan(data, seed, verb, found, partial(_open, data, seed, layout, train, val))
