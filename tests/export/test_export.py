@@ -60,19 +60,19 @@ def run_export(checkpoint: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def files(checkpoint: Path) -> Path:
-    """Make one file of each format in one folder; the model card stays that of the first, by the command itself."""
+    """Make one file of each format in one folder, the first by the command itself; each has a card and a program."""
     options = [f"checkpoint={checkpoint}", "license=apache-2.0"]
     folder = checkpoint.parent
     result = forked_commands.run("imagenet_ddp.export", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
     for kind in ("openvino", "torch_export", "safetensors"):
-        said = run_export(checkpoint, f"format={kind}", "license=apache-2.0")
-        for name, line in zip(("README.md", "classify.py"), said[-2:], strict=True):
-            assert f"{name} exists. Hint: set overwrite=true" in line
+        run_export(checkpoint, f"format={kind}", "license=apache-2.0")
     folder = checkpoint.parent.parent / "export"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "classify.py", "model.bin", "model.onnx", "model.pt2", "model.safetensors", "model.xml"
+        "README.md", "README_openvino.md", "README_safetensors.md", "README_torch_export.md",
+        "classify.py", "classify_openvino.py", "classify_safetensors.py", "classify_torch_export.py",
+        "model.bin", "model.onnx", "model.pt2", "model.safetensors", "model.xml",
     ]  # fmt: skip
     return folder
 
@@ -234,6 +234,10 @@ def test_half_precision_is_half_the_size(
 
 @pytest.mark.slow
 def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path) -> None:
+    for name, file in (("", "model.onnx"), ("_openvino", "model.xml"), ("_safetensors", "model.safetensors")):
+        program = (files / f"classify{name}.py").read_text()
+        text = (files / f"README{name}.md").read_text()
+        assert f"with {file}: python classify{name}.py" in program and program in text and f"| File | {file} |" in text
     text = (files / "README.md").read_text()
     head = yaml.safe_load(text.split("---\n")[1])
     assert (head["library_name"], head["pipeline_tag"]) == ("onnx", "image-classification")
@@ -441,8 +445,8 @@ def test_the_page_classifies_in_a_browser(
         )
         assert 0 < height < 30, "on a phone, a name is on one line beside the longest words"
         assert {address.partition(":")[0] for address in browser.addresses} <= {"file", "blob", "data"}
-    (broken, nothing), *found = items
+    *found, (broken, nothing) = items
     assert "cannot read" in broken and nothing == {}
-    for (text, shares), row, path in zip(reversed(found), wanted.tolist(), paths, strict=True):
+    for (text, shares), row, path in zip(found, wanted.tolist(), paths, strict=True):
         assert path.name in text
         assert shares == pytest.approx(dict(zip(predictor.labels, row, strict=True)), abs=1e-2)

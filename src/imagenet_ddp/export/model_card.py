@@ -31,9 +31,9 @@ _VIEWS = {
 }
 
 
-def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any], program: str) -> str:
+def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any], file: str, program: str) -> str:
     """Return the model card, rendered from the template card.md. config: the resolved options.
-    metadata: of the exported file. program: result of program.text."""
+    metadata, file: of the exported file. program: result of program.text."""
     evaluation, model, seen = _evaluation(config, trained, metadata), config.model, metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     kind, transform = format_of(config), EvalTransform.of_stored(seen)
@@ -52,7 +52,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     environment.filters |= {"percent": percent, "cell": _cell}
     card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(library, metadata, accuracies, data), sort_keys=False, allow_unicode=True),
-        model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data,
+        model=model, file=file, metadata=metadata, contents=contents, seen=seen, size=size, data=data,
         labels=class_list(metadata["labels"], 10),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),

@@ -16,8 +16,9 @@ _MADE_BY = "Written by python -m imagenet_ddp.export."  # identifies it
 _STANDARD_LIBRARY = ("base64", "re")  # modules that formats name
 
 
-def text(metadata: Mapping[str, Any], kind: Format, file: str) -> str:
-    """Return the program; "" for weights of a net that no library makes. metadata, file: of the exported file."""
+def text(metadata: Mapping[str, Any], kind: Format, file: str, name: str) -> str:
+    """Return the program; "" for weights of a net that no library makes. metadata, file: of the exported file. name: of
+    the program."""
     seen, model, net, libraries = metadata["eval_transform"], metadata["model"], "", {*kind.script_imports}
     if not kind.has_graph:
         if model["_target_"] or model["blur_pool"] or model["args"]:
@@ -28,8 +29,9 @@ def text(metadata: Mapping[str, Any], kind: Format, file: str) -> str:
     modules, libraries = libraries & {*_STANDARD_LIBRARY}, libraries - {*_STANDARD_LIBRARY}
     environment, file = templates(), json.dumps(file)[1:-1]  # as it stands between quotes of Python
     return environment.get_template(f"{NAME}.jinja").render(
-        file=file, metadata=metadata, seen=seen, size=seen["image_size"], fill=mean_colour(tuple(seen["mean"])),
-        has_graph=kind.has_graph, normalised=metadata["preprocessing"] not in ("inside", "normalise"),
+        file=file, name=name, metadata=metadata, seen=seen, size=seen["image_size"],
+        fill=mean_colour(tuple(seen["mean"])), has_graph=kind.has_graph,
+        normalised=metadata["preprocessing"] not in ("inside", "normalise"),
         resizes=metadata["preprocessing"] != "inside", packages=sorted({"numpy", "pillow", *libraries}),
         modules=sorted({"json", "sys", *modules}), imports=sorted({"numpy as np", *libraries}), made_by=_MADE_BY,
         code=environment.from_string(kind.script_code).render(file=file, key=KEY, net=net),

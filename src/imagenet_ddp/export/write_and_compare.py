@@ -34,7 +34,7 @@ from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_path, atomic_write, where
+from imagenet_ddp.system.files import atomic_path, atomic_write, contains, where
 from imagenet_ddp.system.text import percent, without_secrets
 from imagenet_ddp.training.held_out import choose
 from imagenet_ddp.use.exported_predictor import open_exported
@@ -93,12 +93,19 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
 
 def _write_beside(config: ExportConfig, trained: TrainedModel, metadata: dict[str, Any], path: Path) -> Iterator[str]:
     """Write the model card and the program that uses the file, and yield what was written. A file of somebody else is
-    never replaced."""
-    program_text = program.text(metadata, format_of(config), path.name)
-    files = [("Model card", CARD, model_card.text(config, trained, metadata, program_text), model_card.is_card)]
-    files += [("Program that uses it", program.NAME, program_text, program.is_program)] if program_text else []
-    for what, name, text, is_ours in files:
-        file = path.with_name(name)
+    never replaced, and those of another exported file stay: the name of the format then tells them apart."""
+
+    def place(name: str, is_ours: Callable[[Path], bool]) -> Path:
+        file, kind = path.with_name(name), format_of(config).name
+        is_of_another = not config.push and is_ours(file) and not contains(file, path.name)
+        return file.with_stem(f"{file.stem}_{kind}") if is_of_another else file
+
+    to_run, card = place(program.NAME, program.is_program), place(CARD, model_card.is_card)
+    program_text = program.text(metadata, format_of(config), path.name, to_run.name)
+    card_text = model_card.text(config, trained, metadata, path.name, program_text)
+    files = [("Model card", card, card_text, model_card.is_card)]
+    files += [("Program that uses it", to_run, program_text, program.is_program)] if program_text else []
+    for what, file, text, is_ours in files:
         is_mine = is_ours(file)
         if file.exists() and not (config.overwrite and is_mine):
             hint = "set overwrite=true, or" if is_mine else "move it away, or set"

@@ -1,6 +1,7 @@
 """What predict and export read and write, before torch is imported."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +141,20 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_html_needs_the_runtime_and_preprocessing_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
     wrong = OPTIONS | {"format": "html", "preprocessing": "outside", "batch_size": 2}
     (missing, preprocessing, batch_size) = validate(wrong, "export")
-    assert [each.run for each in missing.fixes] == ["npm install onnxruntime-web"]
+    prefix = f"'{tmp_path}/my cache/imagenet_ddp'"
+    assert [each.run.rpartition("npm ")[2] for each in missing.fixes] == [f"install --prefix {prefix} onnxruntime-web"]
     assert "inside for format=html, got outside" in str(preprocessing) and "1 for format=html, got 2" in str(batch_size)
-    package = tmp_path / "node_modules/onnxruntime-web"
-    (package / "dist").mkdir(parents=True)
-    for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
-        (package / "dist" / name).touch()
-    (package / "package.json").write_text('{"version": "1.2.3"}')
-    (tmp_path / "deeper").mkdir()
-    monkeypatch.chdir("deeper")
-    assert validate(OPTIONS | {"format": "html"}, "export") == []
+    (tmp_path / "a/deeper").mkdir(parents=True)
+    monkeypatch.chdir("a/deeper")
+    for place in (tmp_path / "my cache/imagenet_ddp", tmp_path / "a"):
+        assert validate(OPTIONS | {"format": "html"}, "export")
+        package = place / "node_modules/onnxruntime-web"
+        (package / "dist").mkdir(parents=True)
+        for name in ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"):
+            (package / "dist" / name).touch()
+        (package / "package.json").write_text('{"version": "1.2.3"}')
+        assert validate(OPTIONS | {"format": "html"}, "export") == []
+        shutil.rmtree(package)

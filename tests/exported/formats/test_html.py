@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_ddp.exported.formats.html import _TEMPLATE, Runtime
+from imagenet_ddp.exported.formats.html import _TEMPLATE, Runtime, question
 from imagenet_ddp.pages.render import render
 
 
@@ -17,6 +17,7 @@ def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: fl
     }  # fmt: skip
     context = {
         "key": "k",
+        "question": "",
         "metadata": metadata,
         "labels": "cat, dog",
         "model": "",
@@ -26,3 +27,10 @@ def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: fl
     text = render(_TEMPLATE, context).decode()
     assert " of 30 validation images." in text
     assert f"by at most {said} percentage points. A browser" in text
+
+
+def test_the_title_says_what_the_page_is_for() -> None:
+    assert question(["dog"]) == "Which is it: dog?"
+    assert question(["dog", "cat"]) == "Which is it: cat or dog?"
+    assert question(["d", "c", "b", "a"]) == "Which is it: a, b, c or d?"
+    assert question([*"edcba"]) == "Which is it: a, b, c or one of 2 others?"

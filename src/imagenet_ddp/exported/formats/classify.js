@@ -3,7 +3,7 @@ const MOST_PIXELS = 16e6; // of a picture; browsers of phones have no larger can
 const LONGEST = 16; // short sides of a picture, the rest is cut off, as in every command
 
 const facts = JSON.parse(document.getElementById("imagenet_ddp").textContent);
-const state = document.getElementById("state");
+const state = document.getElementById("state"), results = document.getElementById("results");
 
 function bytes(id) {
   const text = atob(document.getElementById(id).textContent);
@@ -82,26 +82,27 @@ function answer(item, { probabilities, familiarity }) {
     const row = element("li");
     const share = shares[index];
     row.append(element("span", facts.labels[index]));
-    row.append(element("span", `${inWords(share)}, ${(100 * share).toFixed(1)} %`, { className: "share" }));
+    row.append(element("span", `${(100 * share).toFixed(1)} %`, { className: "share" }));
     row.append(element("meter", "", { value: share, title: facts.labels[index] }));
     list.append(row);
   }
   item.append(list);
 }
 
-async function show(file, classify) {
+// Shows a file above the items that were there when it was dropped.
+async function show(file, earlier, classify) {
   const item = element("li"), frame = element("div"), text = element("div");
   const picture = element("img", "", { alt: "", src: URL.createObjectURL(file) });
   picture.style.imageOrientation = facts.exif_orientation ? "from-image" : "none";
   frame.append(picture);
   text.append(element("p", file.name, { className: "name" }));
   item.append(frame, text);
-  document.getElementById("results").prepend(item);
+  results.insertBefore(item, earlier);
   let pixels;
   try {
     pixels = await decode(file);
   } catch {
-    frame.textContent = "";
+    frame.remove();
     text.append(element("p", "This browser cannot read the file as a picture. Use JPEG, PNG or WebP."));
     return;
   }
@@ -121,12 +122,13 @@ let queue = load().then(
 
 // One picture after the other, because each takes the memory of a whole photograph.
 function add(files) {
+  const earlier = results.firstChild;
   for (const file of files) {
     queue = queue.then(async (classify) => {
       if (!classify) return classify;
       state.textContent = `Looking at ${file.name} …`;
       await new Promise((done) => setTimeout(done)); // so that the line above is seen
-      await show(file, classify);
+      await show(file, earlier, classify);
       state.textContent = "";
       return classify;
     });

