@@ -96,7 +96,7 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
     assert files("pets") == after and len(after) == len(before) - 2
     printed = capsys.readouterr().out
     assert "3 labels changed: chat to dog 1, chat to été 1, dog to été 1; 1 label kept." in printed
-    assert "type the check again: it ends with the command that trains" in printed
+    assert "or the check again, which ends with the command that trains" in printed
     assert "1 file got the old folder in the name" in printed and "train/dog/1-chat.jpg" in printed
 
     prepare(*FOLDER)
@@ -700,6 +700,8 @@ def test_refusals(options: tuple[str, ...], said: str):
     [("path,label\na,b\n", "must have the columns path and decision, but has no decision"),
      ("path,decision\na,b,c\n", "the number of cells must be that of the header (2), but is not in 1 row"),
      ("path,decision\ncaf\xe9,move\n", "save the table as CSV in UTF-8 with all quotes closed, and set decisions="),
+     ("path,decision\na,\n", "Hint: write keep, remove or the name of another class."),
+     ("path,suggested,decision\na,b,\n", "Hint: write keep, move (to the suggested class), remove or the name of"),
      ("path,decision,Decision\na,b,c\n", "must have one column of each name, but has 2 columns decision")],
 )  # fmt: skip
 def test_another_file_is_no_list(text: str, said: str):

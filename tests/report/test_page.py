@@ -260,7 +260,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     assert page.summary == [
         "resnet18 on imagefolder nowhere",
         "top-1 50.00 % (19 to 81 %, 6 images)",
-        "the net is too inaccurate (top-1 50.00 %) to judge labels",
+        "The net is too inaccurate (top-1 50.00 %) to judge labels.",
     ]
     assert "The net is too inaccurate (top-1 50.00 %) to judge labels" in page.files["report.html"].decode()
 
@@ -277,7 +277,7 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     right = build(
         "e", None, read(write_evaluation(tmp_path / "r", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"]))
     )
-    assert right.summary[-1] == "the net predicts the label of each of 10 images."
+    assert right.summary[-1] == "The net predicts the label of each of 10 images."
     assert "too inaccurate" not in page.files["report.html"].decode()
 
 

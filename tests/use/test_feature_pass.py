@@ -13,6 +13,7 @@ import torch
 from conftest import SMALL, SMALL_ARGS, Run, write_images
 from torch import Tensor, nn
 
+from imagenet_ddp.cli.other_command import REASON
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.curation.features import Features, read_features, write_features
 from imagenet_ddp.curation.unknown import read as read_reference
@@ -60,7 +61,8 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     np.testing.assert_allclose(found.vectors[found.is_val], expected, rtol=1e-4, atol=1e-5)
     assert found.targets[found.is_val].tolist() == batch["target"].tolist()
 
-    again = run(*options, code=0)
+    again = run(*options, code=0, **{REASON: str(tmp_path / "reason")})  # as started by a check, which has said it
+    assert "Loading PyTorch" not in again.stdout
     assert "1 image cannot be read" in again.stdout and len(stored(tmp_path)) == 14
     shutil.copy(data / "val/cat/000.jpg", data / "train/dog/new.jpg")
     (data / "train/cat/000.jpg").unlink()

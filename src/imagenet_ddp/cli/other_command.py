@@ -27,6 +27,11 @@ def run_other(verb: str, argv: Sequence[str], **options: Any) -> str:
         return read_small(file) if file.exists() else f"{verb} ended with exit code {code}; its message is above."
 
 
+def is_of_other() -> bool:
+    """Return whether another command has started this one by run_other."""
+    return REASON in os.environ
+
+
 def leave_reason(text: str) -> bool:
     """Write why this command fails for the command that has started it by run_other, which prints it. Return whether
     one has."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
+from imagenet_ddp.cli.other_command import is_of_other
 from imagenet_ddp.config import own_code
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig
 from imagenet_ddp.config.schema.keys import is_per_machine
@@ -63,7 +64,8 @@ def _say_begin(request: parse.Request) -> None:
         checkpoint = selected(request.config, "checkpoint")
         doing = "Evaluating" if request.verb == "evaluate" else "Computing features with"
         what = f"{doing} {checkpoint}" if checkpoint else f"{doing} {net}{of_images}"
-    say_once(f"{what}. Loading PyTorch.", lambda text: console.print_message(text, sys.stdout))
+    loading = "" if is_of_other() else " Loading PyTorch."  # the command that has started this one says it
+    say_once(f"{what}.{loading}", lambda text: console.print_message(text, sys.stdout))
 
 
 def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | None]":

@@ -70,7 +70,8 @@ def read_decisions(file: Path) -> list[Decision]:
     ]
     if not found:
         what = f"{file} must have a decision in at least one row, but its column decision is empty"
-        hint = "write keep, move (to the suggested class), remove or the name of another class"
+        move = "move (to the suggested class), " if "suggested" in cells.columns else ""
+        hint = f"write keep, {move}remove or the name of another class"
         raise ConfigError(Mistake(what, ("decisions",), hint=hint))
     return found
 

@@ -36,7 +36,9 @@ from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
-NEXT_STEP = "When all lists are done, type the check again: it ends with the command that trains on these images."
+NEXT_STEP = (
+    "Next: another list with decisions, or the check again, which ends with the command that trains on these images."
+)
 TRAIN_AGAIN = (
     "To learn from these images, too, train again on data.root; to look for faults among them, check it again."
 )

@@ -192,7 +192,7 @@ def _analyse(
     }  # fmt: skip
     total = count_noun(len(found), "validation image" if is_held_out else "image")
     listed = _what_is_listed(len(wrong_labels.rows), total)
-    return context, f"the net is {inaccurate}" if inaccurate else f"{listed} {judged}".rstrip()
+    return context, f"The net is {inaccurate}." if inaccurate else f"{listed} {judged}".rstrip()
 
 
 def _named_pairs(
@@ -209,7 +209,7 @@ def _named_pairs(
 def _what_is_listed(number: int, total: str) -> str:
     """Return what LABELS_FILE holds. number: of images in it. total: all images, "800 images"."""
     if not number:
-        return f"the net predicts the label of each of {total}."
+        return f"The net predicts the label of each of {total}."
     if number == 1:
         return (
             f"{error_analysis.LABELS_FILE} lists the 1 of {total} whose prediction differs from the label. It is a "
