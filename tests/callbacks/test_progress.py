@@ -120,6 +120,20 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
     assert "epoch 2/3: train loss 1.0000" in (tmp_path / "rank0.log").read_text()
 
 
+@pytest.mark.parametrize(("best", "epochs", "is_said"), [(1.0, 4, True), (0.98, 4, False), (1.0, 0, False)])
+def test_a_start_without_mistakes_cannot_be_improved_on_visibly(
+    tmp_path: Path, best: float, epochs: int, is_said: bool
+) -> None:
+    metrics, stream = TrainLog(start="the weights of a run"), io.StringIO()
+    metrics.best.value, log = best, Log(tmp_path, 0, stream)
+    trainer = at(0, epochs, num_sanity_val_steps=math.inf)
+    trainer.sanity_checking = True
+    made(log, metrics).on_sanity_check_end(trainer, cast(Any, None))
+    log.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith(f"epoch 0/{epochs} (the weights of a run): val") and len(lines) == 1 + is_said
+
+
 @pytest.mark.parametrize(("world_size", "whose"), [(1, "(mean so far)"), (2, "(mean so far, rank 1's images)")])
 def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_size: int, whose: str) -> None:
     """At its steps only; the last step's, and the means of all since the validation began."""

@@ -56,7 +56,12 @@ def test_a_training_that_changed_nothing_is_named_where_it_ends_and_where_it_is_
     trained = run(*start, *idle, "hydra.run.dir=new", code=0).stdout
     assert f"so the best net is that of epoch 0 {words}" in " ".join(trained.split()), trained
     assert f"the start: {words[1:]}" in run("report", "new", code=0).stdout
-    run("report", "old", code=0)
+    said = run("report", "old", code=0).stdout
+    for command, words in re.findall(r"`python -m imagenet_ddp\.(\w+) ([^`]*)`", said):
+        if command in ("predict", "export"):
+            done = run(command, *words.replace("FOLDER", "photos/cat").split())
+            assert done.returncode == 0 or "extra" in done.stderr, (words, done.stderr)
+    assert (tmp_path / "classes.html").is_file() and (tmp_path / "next.csv").is_file()
     assert ": both nets have the same weights. " in run("report", "old", "new", "out=both", code=0).stdout
 
 

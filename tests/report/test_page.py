@@ -258,7 +258,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": None})
     page = build("e", None, read(folder))
     assert page.summary == [
-        "resnet18 on imagefolder nowhere",
+        "resnet18 on nowhere",
         "top-1 50.00 % (19 to 81 %, 6 images)",
         "The net is too inaccurate (top-1 50.00 %) to judge labels.",
     ]

@@ -18,8 +18,8 @@ REDRAW_S = 0.1
 COLUMNS = 80
 BAR_COLUMNS = 16
 PERFECT_START = (
-    "All validation images are right before the first step, so only their loss can still show a better net. Hint: to "
-    "end with these weights, press Ctrl-C."
+    "All validation images are right before the first step, so their accuracy cannot show a better net. Hint: to end "
+    "with these weights, press Ctrl-C."
 )
 LEGEND = "* best so far; wait: share of the time in which training waited for images"
 

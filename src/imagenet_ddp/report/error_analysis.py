@@ -125,10 +125,9 @@ def calibration_figure(found: list[Bin], scheme: str = "light") -> "Figure":
     from matplotlib.ticker import PercentFormatter
 
     found = [each for each in found if each.num_images >= MIN_IMAGES]
-    subtitle = f"Accuracy by probability, in bins of at least {MIN_IMAGES} images"
     lows, accuracies = [each.low for each in found], [each.accuracy for each in found]
     with plots.colors(scheme):
-        figure = plots.new_figure(6, 4.5, "Calibration", subtitle)
+        figure = plots.new_figure(6, 4.5, "Accuracy by probability", f"in bins of at least {MIN_IMAGES} images")
         axes = figure.subplots()
         color = plots.LINES[scheme][0]
         axes.bar(lows, accuracies, 1 / NUM_BINS, align="edge", color=color, alpha=0.2)

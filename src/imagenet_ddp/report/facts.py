@@ -14,12 +14,12 @@ LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line
 
 
 def page_title(run: Run) -> str:
-    """Return the title, such as "resnet18 on imagefolder tiny10"."""
+    """Return the title, such as "resnet18 on stl10", or "resnet18 on photos" for a folder of photographs."""
     options, data = run.options, run.summary.get("data") or {}
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     folder = data.get("folder") or Path(str(options.get("data.root") or "")).name
     model = options.get("model._target_") or options.get("model.name") or "A net"
-    return f"{model} on {name} {folder}".rstrip()
+    return f"{model} on {folder if folder and name == 'imagefolder' else f'{name} {folder}'.rstrip()}"
 
 
 def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:

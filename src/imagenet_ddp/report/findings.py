@@ -7,6 +7,7 @@ from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -78,6 +79,21 @@ def training_sentence(run: Run) -> str:
         "More training did not help: no epoch made the net better than it was before. The net from before the first "
         "epoch is the one that was kept, so nothing is lost."
     )
+
+
+def next_steps(run: Run) -> list[tuple[str, str]]:
+    """Return what can be done with the best net of a run, as (words, line to type); [] if it has none."""
+    if not CheckpointStore.of_run(run.folder).best.is_file():
+        return []
+    net = quoted(f"checkpoint={short_path(run.folder)}")
+    steps = [
+        ("Classify other images", shell_line("predict", [net, "images=FOLDER", "out=classes.html"])),
+        ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [net])),
+    ]
+    if run.options.get("data.labels") != "several":
+        line = shell_line("predict", [net, "images=FOLDER", "label_next=50", "out=next.csv"])
+        steps.insert(1, ("Find what to label next", line))
+    return steps
 
 
 def copies_sentence(found: Predictions, rows: np.ndarray) -> str:

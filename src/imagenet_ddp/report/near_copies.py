@@ -67,6 +67,12 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     return section, [sentence, *(each.text for each in section.findings if each.urgency)]
 
 
+def was_checked(found: Predictions) -> bool:
+    """Return whether a check has looked at the images, as part of all those of its folder."""
+    folder = find_pass(found.paths, Path(found.evaluation.get("folder") or ".").absolute())
+    return folder is not None and _list_in(folder) is not None
+
+
 def _list_in(folder: Path) -> Path | None:
     """Return the list that a check has written to the folder of its pass; None if the pass is newer."""
     file, features = folder / FILE, folder / FEATURES

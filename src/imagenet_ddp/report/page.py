@@ -16,7 +16,7 @@ from imagenet_ddp.config.section import leaves
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
-from imagenet_ddp.report.findings import sentences, training_sentence
+from imagenet_ddp.report.findings import next_steps, sentences, training_sentence
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
@@ -94,12 +94,14 @@ def build(
         reason = f"{reason} {left_out}".strip()
     if run.problems:
         reason += f" Left out, because it is not what a run writes: {shorten_list(run.problems)}."
+    steps = next_steps(run) if is_held_out and run.state == "finished" else []
     title, figures = page_title(run), key_figures(run, found)
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found,
         "figures": [(with_words(name), value, note) for name, value, note in figures],
         "facts": further_facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
+        "next_steps": steps,
         "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) > 1 else None, "findings": [],
         "near_copies": None,
     }  # fmt: skip
@@ -107,11 +109,12 @@ def build(
     training = training_sentence(run)
     lines += [training]
     if found is not None and len(found):
-        judged = _who_judges_training(run) if is_held_out else ""
+        with import_torch():
+            from imagenet_ddp.report.near_copies import near_copies_of, was_checked
+        is_checked = near_copies is not None or was_checked(found)
+        judged = _who_judges_training(run) if is_held_out and not is_checked else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
         more, verdict = _analyse(found, maps, judged, is_held_out=is_held_out, is_chosen=is_chosen)
-        with import_torch():
-            from imagenet_ddp.report.near_copies import near_copies_of
         if copies := near_copies_of(found, near_copies, delimiter):
             section, said = copies
             more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]
@@ -127,6 +130,7 @@ def build(
     if training:
         place = 1 if run.state == "finished" else 0
         context["findings"][place:place] = [(training, "curves" if context["curves"] else "")]
+    lines += [f"{words}: `{line}`" for words, line in steps]
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
