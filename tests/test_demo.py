@@ -156,7 +156,7 @@ def test_not_sure(trained: Path, tree: Path, tmp_path: Path, run: Run):
             node = browser.call("DOM.querySelector", nodeId=root, selector=UPLOAD)["nodeId"]
             browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(picture)])
             text = browser.evaluate(READY % ANSWER)
-            assert ("Not sure: this picture is like none of those that the net was trained on." in text) != is_sure
+            assert ("Not sure: this picture is unlike those that the net was trained on." in text) != is_sure
             for width, scheme in ((1200, "light"), (390, "dark")):
                 browser.resize(width, scheme=scheme)
                 excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -111,7 +111,7 @@ def test_a_person_at_a_terminal_reads_a_line_of_words(
     assert (printed == piped.replace("\x1b", "\\x1b")) == is_table
     words = {
         "so so.jpg": "not sure: tench 40 % or horn 35 %",
-        "other.jpg": "like none of the training images; the likeliest is tench 90 %",
+        "other.jpg": "unlike the training images; the likeliest is tench 90 %",
         "odd\x1b.jpg": f"no class: {NOT_FINITE}",
         "dog.jpg": "<b>dog 80 %",
         "sure.jpg": "tench 96 %",

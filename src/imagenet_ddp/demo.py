@@ -27,7 +27,7 @@ MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each 
 CHECK_S, KEEP_S = 60, 300  # how often uploaded pictures are looked for, and how old they must be to be deleted
 PASSWORD = "IMAGENET_DDP_DEMO_PASSWORD"  # environment variable; a command line and a config are seen by others
 TITLE = "Image classification"
-UNSURE = "**Not sure**: this picture is like none of those that the net was trained on."
+UNSURE = "**Not sure**: this picture is unlike those that the net was trained on."
 MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
@@ -102,7 +102,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
 
     def answer(path: str | None) -> tuple[Any, ...]:
         """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map), and, if
-        the predictor has a reference, a sentence for a picture that is like none of the training images.
+        the predictor has a reference, a sentence for a picture that is unlike the training images.
 
         The picture is returned unchanged if the net has no activation map. path: None returns nothing of these.
         """

@@ -71,7 +71,7 @@ def test_any_name_can_be_drawn(name: str, shown: str):
 
 @pytest.mark.parametrize("width", [96, 128])
 def test_a_line_that_wraps_is_shown_whole(width: int):
-    words = "like none of the training images, between cassette player and église"
+    words = "unlike the training images, between cassette player and église"
     for number in range(len(words.split())):
         text = " ".join(words.split()[number:])
         lines = contact_sheet._fitted(Line(text, wraps=True), contact_sheet._font(), width)

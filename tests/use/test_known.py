@@ -96,7 +96,7 @@ def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, t
         "num_unknown": gap + 1, "num_images": len(found), "top1": pytest.approx(is_right.mean()),
         "top1_without_unknown": pytest.approx(is_right[is_known].mean()),
     }  # fmt: skip
-    sentence = f"unknown, like none of the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
+    sentence = f"unknown, unlike the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
     assert f"{gap + 1} of {len(found)} image" in said and sentence in said
     read_page = page.make_page(tmp_path / "e", maps=False)
     new = f"training images ({interval_words(gap + 1, len(found))} of new images like these)"

@@ -88,7 +88,7 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     if config.card:
         yield from _write_beside(config, trained, metadata, path)
     if reason and checkpoint is not None and known_file(checkpoint).exists():
-        yield f"Without the output familiarity, which tells images like none of the training images: {reason}."
+        yield f"Without the output familiarity, which tells images unlike the training images: {reason}."
 
 
 def _write_beside(config: ExportConfig, trained: TrainedModel, metadata: dict[str, Any], path: Path) -> Iterator[str]:

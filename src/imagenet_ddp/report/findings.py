@@ -36,7 +36,7 @@ def sentences(
         are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
         words = _without(found, ~found.is_known)
         new = interval_words(number, len(found))
-        text = f"{number:,} {are} unknown, like none of the training images ({new} of new images like these): {words}."
+        text = f"{number:,} {are} unknown, unlike the training images ({new} of new images like these): {words}."
         said.append((text, "classes"))
     rated = [row for row in table if row.accuracy is not None]
     if len(rated) > 1 and (worst := rated[0]).accuracy is not None and worst.accuracy < 1:

@@ -54,7 +54,7 @@ class Candidates:
             self._results.append(result)
 
     def choose(self, count: int) -> list[Chosen]:
-        """Return the images to label, the most useful first, and those last that are like none of the training images:
+        """Return the images to label, the most useful first, and those last that are unlike the training images:
         at most `count`."""
         if not self._results:
             return []
@@ -67,7 +67,7 @@ class Candidates:
     def _described(self, path: str, result: Result) -> Chosen:
         labels = [self._predictor.labels[index] for index, _ in result.top[:2]]
         if result.is_known is False:
-            why = "like none of the training images"
+            why = "unlike the training images"
         elif _margin(result) < BETWEEN and len(labels) > 1:
             why = f"between {labels[0]} and {labels[1]}"
         else:
@@ -100,7 +100,7 @@ def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> lis
         lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
     if num_strange := sum(each.is_known is False for each in chosen):
         are = "one is" if num_strange == 1 else f"{num_strange:,} are"
-        lines.append(f"At the end of the list, {are} like none of the training images.")
+        lines.append(f"At the end of the list, {are} unlike the training images.")
     return lines
 
 

@@ -151,7 +151,7 @@ def _first_lines(
     no_reference: str,
 ) -> list[str]:
     """Return what the log says before the validation. left_out: a sentence about images that the net was trained on.
-    no_reference: why it is unknown which images are like none of the training images. Both may be ""."""
+    no_reference: why it is unknown which images are unlike the training images. Both may be ""."""
     num_images, num_classes = len(data.val_images), len(data.source.classes)
     lines = [
         f"Evaluating {trained.origin} ({trained.what}) on {count_noun(num_images, 'validation image')} of "
@@ -171,7 +171,7 @@ def _first_lines(
             f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower."
         )
     if no_reference:
-        lines.append(f"How many images are like none of the training images is unknown: {no_reference}.")
+        lines.append(f"How many images are unlike the training images is unknown: {no_reference}.")
     if config.classes == "subset":
         num_known = len(trained.classes)
         lines.append(f"Only {num_classes} of its {num_known} classes can be predicted (classes=subset).")

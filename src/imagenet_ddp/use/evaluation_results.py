@@ -121,7 +121,7 @@ def _known_line(num_unknown: int, num_images: int, top1: float, top1_without_unk
     right = top1_without_unknown * num_known if num_known else 0, top1 * num_images
     are = "images is" if num_unknown == 1 else "images are"
     words = without_words(right, (num_known, num_images))
-    return f"{num_unknown:,} of {num_images:,} {are} unknown, like none of the training images: {words}"
+    return f"{num_unknown:,} of {num_images:,} {are} unknown, unlike the training images: {words}"
 
 
 def prediction_columns(

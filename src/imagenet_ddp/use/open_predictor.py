@@ -35,7 +35,7 @@ def open_predictor(config: TrainedConfig, *, keep_features: bool = False) -> "Pr
     if reason:
         run = CheckpointStore.run_dir_of(Path(trained.origin)) or trained.origin
         print_message(
-            "Each image gets a class, also one of something else. Hint: to tell images that are like none of the "
+            "Each image gets a class, also one of something else. Hint: to tell images that are unlike the "
             f"training images, run `{shell_line('features', [quoted(f'checkpoint={run}')])}` once ({reason})."
         )
     return make_predictor(config, trained, net, reference=reference, keep_features=keep_features)

@@ -64,5 +64,5 @@ def predictions_page(
 
 
 def _doubt(result: "Result") -> tuple[bool, float]:
-    """Return what sorts the least sure first, and after those images that are like none of the training images."""
+    """Return what sorts the least sure first, and after those images that are unlike the training images."""
     return result.is_known is False, result.top[0][1] if result.top else 0.0

@@ -28,5 +28,5 @@ def in_words(result: "Result", labels: Sequence[str], *, has_several: bool) -> s
     if has_several:
         return ", ".join([first, *others][:num_sure]) or f"none of the labels; the likeliest is {first}"
     if result.is_known is False:
-        return f"like none of the training images; the likeliest is {first}"
+        return f"unlike the training images; the likeliest is {first}"
     return first if num_sure else f"not sure: {' or '.join([first, *others[:1]])}"

@@ -76,7 +76,7 @@ function answer(item, { probabilities, familiarity }) {
   const isKnown = familiarity === undefined || familiarity >= facts.familiarity_threshold;
   const first = `${facts.labels[order[0]]}, ${inWords(shares[order[0]])}`;
   item.append(element("h2", isKnown ? first : "Not sure"));
-  if (!isKnown) item.append(element("p", "This picture is like none of those that the model was trained on. It would say:"));
+  if (!isKnown) item.append(element("p", "This picture is unlike those that the model was trained on. It would say:"));
   const list = element("ol");
   for (const index of order) {
     const row = element("li");
