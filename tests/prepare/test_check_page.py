@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.browser import CHROMIUM, Browser
 from helpers.made_photographs import photograph
 from PIL import Image, ImageFilter
 
 from imagenet_ddp.cli.other_command import REASON, leave_reason
 from imagenet_ddp.curation.features import Features, write_features
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.prepare import check
+from imagenet_ddp.prepare import check, relabel
 from imagenet_ddp.prepare import options as prepare_options
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -65,7 +66,7 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     assert f"1 class has fewer than 20 images, too few to learn from and to judge by: {EVIL} (2)" in to_mend
     assert "1 image that cannot be read is not counted." in text
     assert "1 image is hard to recognise: blurry." in to_mend
-    assert "No image is there twice" not in good and "54 images can be read." in good
+    assert "No file is an exact copy" not in good and "54 images can be read." in good
     with (photos.parent / "checked" / "quality.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = [*csv.DictReader(file)]
     poor = {Path(row["path"]).name: row["issues"] for row in rows if row["issues"]}
@@ -91,7 +92,7 @@ def test_the_page_and_the_list_keep_the_same_copy(photos: Path, monkeypatch: pyt
     kept, removed = ([Path(row["path"]).name for row in rows if row["decision"] == word] for word in ("keep", "remove"))
     assert {*kept} == {group[0] for group in names} and len(kept) + len(removed) == len(rows)
     (part,) = re.findall(r'<section id="exact_copies">.*?</section>', html, re.DOTALL)
-    shown = re.findall(r'<li title="([^"]*)">.*?<b>(keep|remove)</b></li>', part, re.DOTALL)
+    shown = re.findall(r'<li title="([^"]*)">.*?" selected>(keep|remove)</option>', part, re.DOTALL)
     group_of = {row["path"]: row["group"] for row in rows}
     assert {(path, word) for path, word in shown} == {(row["path"], row["decision"]) for row in rows}
     pairs = [*zip(shown[::2], shown[1::2], strict=True)]
@@ -106,7 +107,7 @@ def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     assert to_mend.startswith(" Wrong labels, near-copies and the expected accuracy were not checked: no net has seen")
     assert to_mend.rstrip().endswith("experiment=own_photos.")
     assert "All 50 images can be read." in good and "Each of the 2 classes has 25 images." in good
-    assert "No image is there twice, byte for byte." in good
+    assert "No file is an exact copy of another." in good
 
 
 def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
@@ -142,7 +143,7 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     assert re.search(r"(About \d+ of \d+|Nearly all) new images like these will be recognised", text)
     assert "a logistic regression, learns the classes from them" in text
     options = "experiment=own_photos data=imagefolder data.root=photos model.weights=DEFAULT"
-    assert re.search(rf"To train on these images: .*python -m imagenet_ddp\.train {options} ?\.", text)
+    assert re.search(rf"To train on these images: .*python -m imagenet_ddp\.train {options} ", text)
     points = json.loads(unescape(re.search(r'data-points="([^"]*)"', html)[1]))  # type: ignore[index]
     assert len(points) == 52 and all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y, _, _ in points)
     assert (html.count("<script"), EVIL in html) == (1, False)
@@ -313,8 +314,52 @@ def test_the_terminal_ends_with_the_list_of_the_page(
     *lines, decide, last = printed.replace("`", "").splitlines()
     assert [line.partition(". ")[2] for line in lines] == of_page and len(of_page) > 3
     assert last.startswith("Open checked/check.html")
-    assert decide.startswith(
-        "When you have written decisions into bad_images.csv (and likewise, with its name, into dup"
-    )
+    assert decide.startswith("When you have decided on the page and put decisions.csv beside it: ")
     line = decide.rpartition(": ")[2]
-    assert line.endswith("decisions=checked/bad_images.csv") and f". {line}" in words_of(html).replace(" .", ".")
+    assert line.endswith("decisions=checked/decisions.csv") and f"takes it back. {line}" in words_of(html)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_what_is_chosen_beside_the_pictures_is_done_and_remembered(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """An image has one decision wherever it is shown, and what was kept is not listed by the next check."""
+    odd, root = photos / "zebra" / '=1,"x".jpg', photos.parent
+    Image.new("RGB", (50, 50), "red").save(odd)
+    for name in ("Äpfel/twice.jpg", "zebra/twice.jpg"):
+        shutil.copyfile(photos / "zebra/00.jpg", photos / name)
+    (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
+    assert "1 image is hard to recognise: too small" in words_of(page_of(photos, monkeypatch))
+    wanted = {
+        str(odd.relative_to(root)): "keep",
+        f"photos/{EVIL}/broken.jpg": "remove",
+        "photos/Äpfel/twice.jpg": "remove",
+    }
+    with Browser(root / "profile") as browser:
+        browser.open((root / "checked/check.html").as_uri())
+        chosen = browser.evaluate(
+            """(async () => {
+            const wanted = %s, files = [];
+            URL.createObjectURL = (file) => { files.push(file); return "#"; };
+            for (const [path, value] of Object.entries(wanted)) {
+                const choice = choices.find((each) => each.dataset.path === path);
+                choice.value = value;
+                choice.dispatchEvent(new Event("change", { bubbles: true }));
+            }
+            const same = choices.every(({ value, dataset: { path } }) => !(path in wanted) || value === wanted[path]);
+            decisions.querySelector("button").click();
+            return [same, decisions.textContent, await files[0].text()];
+        })()""".replace("choices", "Array.from(document.querySelectorAll('select'))")
+            % json.dumps(wanted)
+        )
+    is_same, bar, text = chosen
+    assert is_same and bar.startswith("3 decided")
+    (root / "checked/decisions.csv").write_text(text, encoding="utf-8")
+    assert {
+        row["path"]: row["decision"] for row in rows_of(root / "checked", "decisions.csv") if row["decision"]
+    } == wanted
+    relabel.run(prepare_options.read(["prepare=relabel", "data=imagefolder", "data.root=photos",
+                                      "decisions=checked/decisions.csv"], os.environ))  # fmt: skip
+    assert not any((root / path).exists() for path, word in wanted.items() if word == "remove")
+    text = words_of(page_of(photos, monkeypatch))
+    assert "All 54 images can be read." in text and "hard to recognise" not in text
+    kept = {row["path"]: row["decision"] for row in rows_of(root / "checked", "quality.csv") if row["decision"]}
+    assert kept == {str(odd.relative_to(root)): "keep"}

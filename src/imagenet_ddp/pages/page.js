@@ -1,5 +1,39 @@
-// Sort a table by the column whose heading is clicked.
 "use strict";
+
+for (const line of document.querySelectorAll("code.line")) {
+  const text = line.textContent.trim(), button = Object.assign(document.createElement("button"), { textContent: "Copy" });
+  button.addEventListener("click", () => navigator.clipboard.writeText(text).then(
+    () => { button.textContent = "Copied"; }, () => getSelection().selectAllChildren(line),
+  ));
+  line.append(button);
+}
+
+// What is chosen beside the pictures becomes a list for prepare=relabel. An image has one decision, wherever it is shown.
+const decisions = document.getElementById("decisions");
+if (decisions) {
+  const choices = Array.from(document.querySelectorAll("select"));
+  const count = () => {
+    const number = new Set(choices.filter((each) => each.value).map((each) => each.dataset.path)).size;
+    decisions.hidden = !number;
+    decisions.firstChild.textContent = `${number} decided`;
+  };
+  document.addEventListener("change", ({ target }) => {
+    for (const other of choices.filter((each) => each !== target && each.dataset.path === target.dataset.path)) {
+      const chosen = target.selectedOptions[0], isThere = Array.from(other.options).some((each) => each.value === chosen.value);
+      if (!isThere) other.add(chosen.cloneNode(true));
+      other.value = chosen.value;
+    }
+    count();
+  });
+  decisions.querySelector("button").addEventListener("click", () => {
+    const rows = new Set(choices.map((each) => `${each.dataset.row},"${each.value.replaceAll('"', '""')}"\n`));
+    const file = new Blob(["\ufeffpath,label,group,decision\n", ...rows], { type: "text/csv" });
+    Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: "decisions.csv" }).click();
+  });
+  count();
+}
+
+// Sort a table by the column whose heading is clicked.
 
 const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
 
@@ -35,7 +69,8 @@ for (const map of document.querySelectorAll(".map")) {
   const frame = map.querySelector(".frame"), caption = map.querySelector(".caption"), legend = map.nextElementSibling;
   const { sheet, columns, tile, pictures } = map.dataset, MARGIN = 10;
   const buttons = Array.from(legend.querySelectorAll("button"));
-  const color = (number) => `oklch(${number % 2 ? 60 : 72}% 0.16 ${(number * 137.508) % 360})`;
+  // neighbours in the circle of hues differ in lightness, too
+  const color = (number) => `oklch(${[52, 65, 78][number % 3]}% 0.16 ${number / buttons.length * 360})`;
   let chosen = -1, current = -1;
   const names = Object.fromEntries(buttons.map((button) => [button.dataset.class, button.textContent]));
   for (const button of buttons) button.firstElementChild.style.background = color(Number(button.dataset.class));

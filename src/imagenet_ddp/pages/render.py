@@ -33,7 +33,7 @@ def _environment(folder: Path) -> "Environment":
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
-    environment.filters["message"] = message
+    environment.filters |= {"message": message, "as_typed": as_typed}
     return environment
 
 

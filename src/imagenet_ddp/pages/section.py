@@ -11,10 +11,12 @@ import numpy as np
 from imagenet_ddp.curation.cross_validation import LearningCurve
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import NearCopies
-from imagenet_ddp.curation.wrong_labels import is_keep
+from imagenet_ddp.curation.wrong_labels import KEEP, MOVE, REMOVE, is_keep
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
+from imagenet_ddp.system.table_files import as_text_cell, csv_line
 
+DECISIONS = "decisions.csv"  # which the page makes of all that is chosen on it
 SIDE = 160  # pixels of the longer side of a picture, by which people judge blur
 
 
@@ -115,6 +117,31 @@ class Checked:
 
     def is_kept(self, file: str, path: str, label: str) -> bool:
         return is_keep(self.decided(file, path, label), label)
+
+    def choice(
+        self,
+        file: str,
+        path: str,
+        label: str = "",
+        *,
+        group: object = "",
+        classes: Sequence[str] = (),
+        chosen: str = "",
+    ) -> dict[str, Any] | None:
+        """Return what the macro `choose` shows of an image in a list: its row of DECISIONS, and what may be decided;
+        None if nothing could carry it out. group: of copies. classes: that it may get, the suggested one first. chosen:
+        what is proposed unless a person has decided."""
+        if file not in self.relabel:
+            return None
+        suggested = classes[0] if classes else ""
+        text = self.decided(file, path, label, suggested) or chosen
+        chosen = {KEEP: KEEP, REMOVE: REMOVE, MOVE: suggested}.get(text.casefold(), text)
+        words = {KEEP: KEEP} if label else {}
+        words |= {as_text_cell(name): f"move to {name}" for name in classes}
+        words |= {REMOVE: REMOVE} if self.can_remove else {}
+        words |= {chosen: chosen} if chosen and chosen not in words else {}
+        row = csv_line([path, label, f"{file} {group}" if group else ""])
+        return {"row": row, "chosen": chosen, "words": words}
 
     def name(self, split: str, index: int) -> str:
         """Return the path of an image below data.root."""

@@ -25,7 +25,7 @@ from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.pages.section import Checked, Copy, Urgency
+from imagenet_ddp.pages.section import DECISIONS, Checked, Copy, Urgency
 from imagenet_ddp.pages.sections.exact_copies import FILE as DUPLICATES
 from imagenet_ddp.pages.sections.quality import FILE as QUALITY
 from imagenet_ddp.pages.sections.unreadable import FILE as BAD_IMAGES
@@ -97,9 +97,10 @@ def run(plan: Plan) -> int:
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
+    of_page = earlier_decisions(out / DECISIONS)
     checked = Checked(
         data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
-        decisions={name: earlier_decisions(out / name) for name in LISTS}, relabel=_relabel_lines(plan, out),
+        decisions={name: earlier_decisions(out / name) | of_page for name in LISTS}, relabel=_relabel_lines(plan, out),
         can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)],
     )  # fmt: skip
     checked = with_features(checked, plan, out)
@@ -110,13 +111,11 @@ def run(plan: Plan) -> int:
         write(f"{number:2}. {finding.text}")
     for line in (line for section in sections for line in (*section.missing, *section.lines)):
         write(line)
-    if lists := [section.decide for section in sections if section.decide in checked.relabel]:
-        others = f" (and likewise, with its name, into {', '.join(lists[1:])})" if lists[1:] else ""
-        write(f"When you have written decisions into {lists[0]}{others}: `{checked.relabel[lists[0]]}`")
+    if any(section.decide in checked.relabel for section in sections):
+        write(f"When you have decided on the page and put {DECISIONS} beside it: `{checked.relabel[DECISIONS]}`")
     if checked.train:
         together = ", each group of near-copies together" if checked.groups else ""
         write(f"To train on these images{together}: `{checked.train}`")
-        of_files.append(f"To train on these images: `{checked.train}`")
     files = {
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files),
@@ -175,7 +174,7 @@ def _what_can_be_read(
 def _relabel_lines(plan: Plan, out: Path) -> dict[str, str]:
     """Return the line that applies the decisions of each list; none if nothing can apply them. Images are removed from
     folders only, so a table has no use for lists of what is to be removed."""
-    lists = LISTS if isinstance(plan.config.data, FolderData) else [WRONG_LABELS]
+    lists = [*(LISTS if isinstance(plan.config.data, FolderData) else [WRONG_LABELS]), DECISIONS]
     options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
     return {
         name: shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / name}")])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imagenet_ddp.pages.render import FOLDER, render
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.pages.section import DECISIONS, Checked, Finding, Section, Urgency
 from imagenet_ddp.pages.sections.classes import classes
 from imagenet_ddp.pages.sections.exact_copies import exact_copies
 from imagenet_ddp.pages.sections.expected_accuracy import expected_accuracy
@@ -66,5 +66,6 @@ def check_page(
         "figures": figures, "faults": (TO_MEND, to_mend, nothing_found(sections)), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
         "missing": [text for section in sections for text in section.missing],
-        "decides": any(section.decide in checked.relabel for section in sections), "removes": checked.can_remove,
+        "decides": checked.relabel[DECISIONS] if any(each.decide in checked.relabel for each in sections) else "",
+        "removes": checked.can_remove, "train": checked.train,
     })  # fmt: skip

@@ -52,6 +52,13 @@ def table_bytes(head: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: s
     return text.getvalue().encode(errors="backslashreplace")
 
 
+def csv_line(cells: Sequence[str]) -> str:
+    """Return the row that table_bytes writes for these cells, each in quotes."""
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="").writerow(map(as_text_cell, cells))
+    return text.getvalue()
+
+
 def format_of(option: str, out: str | None) -> str:
     """Return csv, jsonl, xlsx or html. option: as typed, or auto for the format that the suffix of the file `out`
     names; of any other, csv."""

@@ -43,14 +43,14 @@ def exact_copies(checked: Checked) -> Section:
     findings = list[Finding]()
     if number := kinds[0]:
         text = f"{count_noun(number, 'validation image')} {_is(number)} among the training images, too: the accuracy "
-        text += "would be better than it is for new images. Remove one of each pair in duplicates.csv."
+        text += "would be better than it is for new images. Remove one of each pair."
         findings.append(Finding(text, Urgency.FIRST, "exact_copies"))
     elif len(checked.images) > 1 and copies:
-        text = "No validation image is among the training images, byte for byte."
+        text = "No validation image is an exact copy of a training image."
         findings.append(Finding(text, Urgency.GOOD))
     if number := kinds[1]:
         text = f"{count_noun(number, 'image')} {_is(number)} in two classes, so that one label is wrong: "
-        text += "keep only the right one of each pair in duplicates.csv."
+        text += "keep only the right one of each pair."
         findings.append(Finding(text, Urgency.FIRST, "exact_copies"))
     if number := kinds[2]:
         count = "counts" if number == 1 else "count"
@@ -58,25 +58,32 @@ def exact_copies(checked: Checked) -> Section:
         findings.append(Finding(text, Urgency.LATER, "exact_copies"))
     if not copies:
         but = f", but for {count_noun(len(rows), 'file')} that you have decided to keep" if rows else ""
-        finding = Finding(f"No image is there twice, byte for byte{but}.", Urgency.GOOD)
+        finding = Finding(f"No file is an exact copy of another{but}.", Urgency.GOOD)
         return Section("exact_copies", "", findings=[finding], files=files)
     pairs = sorted(copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
-    group_of = {file.place: files for files in listed for file in files}
-    groups = [_items(checked, copy, group_of[copy.second]) for copy in pairs]
+    number_of = {file.place: number for number, files in enumerate(listed) for file in files}
+    groups = [_items(checked, copy, listed[number], number + 1) for copy in pairs
+              for number in [number_of[copy.second]]]  # fmt: skip
     context = {"groups": groups, "number": len(copies), "num_files": len(rows), "file": FILE,
                "command": checked.relabel.get(FILE, "")}  # fmt: skip
     return Section("exact_copies", "Exact copies", context, findings, files=files, decide=FILE)
 
 
-def _items(checked: Checked, copy: Copy, files: Sequence[_File]) -> list[dict[str, object]]:
+def _items(checked: Checked, copy: Copy, files: Sequence[_File], number: int) -> list[dict[str, object]]:
     """Return what the page shows of a pair, in the order of the list. Where all files are in one class and one split,
-    each is shown beside the first."""
+    each is shown beside the first. number: of the group in the list."""
     if _is_one_class(files):
         first = files[0].place
         pair = {first, copy.first if copy.second == first else copy.second}
     else:
         pair = {copy.first, copy.second}
-    items = [checked.item(*file.place, decision=file.decision) for file in files if file.place in pair]
+    items = [
+        checked.item(
+            *file.place, choice=checked.choice(FILE, file.path, file.label, group=number, chosen=file.decision)
+        )
+        for file in files
+        if file.place in pair
+    ]
     items[0]["where"] = _in_words(copy.where)
     return items
 

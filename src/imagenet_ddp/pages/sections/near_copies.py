@@ -32,7 +32,7 @@ def near_copies(checked: Checked) -> Section | None:
         return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)], files={FILE: file})
     num_across, num_two = _across_and_two(to_mend)
     finding = Finding(_sentence(to_mend), Urgency.FIRST if num_across or num_two else Urgency.LATER, NAME)
-    groups = [_items(checked, features, group) for group in to_mend[:NUM_GROUPS]]
+    groups = [_items(checked, features, group, found.groups.index(group) + 1) for group in to_mend[:NUM_GROUPS]]
     context = {"groups": groups, "number": len(found.groups), "num_kept": len(found.groups) - len(to_mend),
                "file": FILE, "is_across": num_across > 0, "command": checked.relabel.get(FILE, ""),
                "groups_option": checked.groups}  # fmt: skip
@@ -60,9 +60,14 @@ def _sentence(groups: Sequence[Group]) -> str:
     return f"{count_noun(len(groups), 'photograph')} {'is' if is_one else 'are'} there in more than one form{ends}."
 
 
-def _items(checked: Checked, features: Features, group: Group) -> list[dict[str, object]]:
+def _items(checked: Checked, features: Features, group: Group, number: int) -> list[dict[str, object]]:
+    """Return what the page shows of a group. number: of the group in the list."""
     places = [features.place(at) for at in group.members]
-    items = [checked.item(*place) for place in places[:NUM_PICTURES]]
+    items = [
+        checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=number))
+        for at in group.members[:NUM_PICTURES]
+        for label in [features.labels[features.targets[at]]]
+    ]
     where = (
         "training and validation"
         if group.is_across
@@ -71,7 +76,11 @@ def _items(checked: Checked, features: Features, group: Group) -> list[dict[str,
         else "training"
     )
     least = min(pair.agreement for pair in group.pairs)
-    said = [where, *(["two classes"] if group.is_two_classes else []), f"alike in {percent(least, 0)} of their parts"]
+    said = [
+        where,
+        *(["two classes"] if group.is_two_classes else []),
+        f"{percent(least, 0)} of the picture is the same",
+    ]
     said += [f"{len(places)} images"] if len(places) > NUM_PICTURES else []
     items[0]["said"] = ", ".join(said)
     return items

@@ -36,7 +36,12 @@ def quality(checked: Checked) -> Section | None:
                         for index in np.flatnonzero(each[issue.name] & is_shown[split])]:  # fmt: skip
             places.sort(key=lambda place: -float(how_bad[place[0]][issue.name][place[1]]))
             worst = [
-                checked.item(split, index, size=f"{rows[split][index]['width']} × {rows[split][index]['height']}")
+                checked.item(
+                    split,
+                    index,
+                    size=f"{rows[split][index]['width']} × {rows[split][index]['height']}",
+                    choice=checked.choice(FILE, checked.images[split].path(index), checked.label(split, index)),
+                )
                 for split, index in places[:NUM_WORST]
             ]
             kinds.append({"name": issue.name, "number": len(places), "reason": issue.reason, "worst": worst})

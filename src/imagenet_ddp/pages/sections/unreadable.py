@@ -18,7 +18,11 @@ def unreadable(checked: Checked) -> Section | None:
         return Section("unreadable", "", findings=[finding], files=files)
     text = f"{number:,} of {count_noun(total, 'image')} cannot be read: "
     text += "copy the file again, or remove it." if number == 1 else "copy the files again, or remove them."
-    rows = [(checked.name(split, index), reason) for split, index, reason in checked.unreadable[:NUM_ROWS]]
+    rows = [
+        {"name": checked.name(split, index), "path": path, "reason": reason, "choice": checked.choice(FILE, path)}
+        for split, index, reason in checked.unreadable[:NUM_ROWS]
+        for path in [checked.images[split].path(index)]
+    ]
     context = {"rows": rows, "number": number, "file": FILE, "command": checked.relabel.get(FILE, "")}
     findings = [Finding(text, Urgency.FIRST, "unreadable")]
     if number < total:

@@ -8,6 +8,7 @@ from imagenet_ddp.system.text import count_noun
 
 NAME = "wrong_labels"
 NUM_PICTURES = 96
+MOST_CLASSES = 30  # of which each may be chosen for an image; of more, the suggested one
 
 
 def wrong_labels(checked: Checked) -> Section | None:
@@ -32,9 +33,15 @@ def wrong_labels(checked: Checked) -> Section | None:
     if number == 1:
         looks, aim = "1 looks", "look at it, and correct the label if it is wrong"
     text = f"{looks} more like another class than like the label: {aim}."
+
+    def classes(row: int, suggested: int) -> list[str]:
+        others = features.classes if len(features.classes) <= MOST_CLASSES else []
+        return [name for name in dict.fromkeys([features.classes[suggested], *others]) if name != labels[row]]
+
     pictures = [
         checked.item(
             *features.place(row),
+            choice=checked.choice(curation.FILE, features.paths[row], labels[row], classes=classes(row, suggested)),
             suggested=features.labels[suggested], label_probability=float(probabilities[row, features.targets[row]]),
             probability=float(probabilities[row, suggested]),
         )
