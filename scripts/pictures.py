@@ -1,12 +1,12 @@
-"""Make the pictures of README, from photographs that anyone may use: a page of prepare=check, and one of predict.
+"""Make the pictures of pages: of prepare=check and predict, from photographs that anyone may use, and of report.
 
     uv run --extra timm --with scikit-image python scripts/pictures.py WORK docs \
         model=timm model.name=tf_efficientnet_lite0
 
 Cuts each of four photographs of scikit-image into nine, a class each, trains on these, and classifies three whole
 photographs and one of no class. Then it puts faults among the crops, such as some in the folder of another class, and
-checks them. The options that follow are for the training and the check. Each picture is as wide as a phone, so that
-its text is read there, and is made for light and for dark.
+checks them. The options are for this training and the check. The report is of the first run of README. Each picture is
+as wide as a phone, so that its text is read there, and is made for light and for dark.
 """
 
 import base64
@@ -36,6 +36,11 @@ RESULT = """
 nav, footer, .name, .note, .figures { display: none; }
 main { display: grid; grid-template-columns: 1fr 1fr; column-gap: 1.5em; }
 main > section { padding: 32px 0 0 !important; border: 0; margin: 0; } .gallery { grid-template-columns: 1fr; }
+"""
+# Of the page of a run: its head, without the time, which depends on the machine, and the class recognised worst.
+REPORT = """
+nav, .note, .figures > :last-child { display: none; }
+section { padding: 0 !important; }
 """
 
 
@@ -100,6 +105,9 @@ def main(work: Path, folder: Path, *options: str) -> None:
     profile.mkdir()
     take(work / "checked/check.html", CHECK, folder / "check", profile)
     take(work / "classes.html", RESULT, folder / "result", profile)
+    run("train", "hydra.run.dir=shapes")
+    run("report", "shapes")
+    take(work / "shapes/report.html", REPORT, folder / "report", profile)
 
 
 if __name__ == "__main__":
