@@ -153,6 +153,10 @@ def test_what_is_a_row_of_this_package(monkeypatch: pytest.MonkeyPatch, tmp_path
         (["loss._target_=torch.nn.CrossEntropyLoss"], "must return the loss of each image, float (B,), for logits"),
         (["module._target_=lightning.pytorch.LightningModule"], "got an unexpected keyword"),
         (["module._target_=builtins.dict"], "must be a class derived from imagenet_ddp.models.ImageClassifier"),
+        (["model._target_=builtins.dict"], "must return a torch.nn.modules.module.Module, got dict"),
+        (["optim._target_=builtins.dict"], "must return a torch.optim.optimizer.Optimizer, got dict"),
+        (["+callbacks.x._target_=builtins.dict"], "must return a lightning.pytorch.callbacks.callback.Callback, got"),
+        (["+logger.x._target_=builtins.dict"], "must return a lightning.pytorch.loggers.logger.Logger, got dict"),
         (["schedule._target_=builtins.dict"], "must return a function from the epochs since the warm-up to a factor"),
         (
             ["loss._target_=mine.Hinge", "loss.label_smoothing=0.1"],

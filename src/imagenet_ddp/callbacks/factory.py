@@ -58,7 +58,7 @@ def make_callbacks(
     entries = {name: _monitoring(task, node) for name, node in given(config.callbacks).items()}
     own: list[Any] = [
         # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
-        make_entry("callbacks", name, node, dirpath=str(checkpoints / name), run_dir=str(run_dir),
+        make_entry("callbacks", name, node, L.Callback, dirpath=str(checkpoints / name), run_dir=str(run_dir),
                    val_log_every_n_steps=config.val_log_every_n_steps)
         for name, node in entries.items()
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def make_loggers(config: CommonConfig, run_dir: Path, rank: int) -> list[Logger]
         return [DummyLogger() for _ in given(config.logger)]
     folder, group = str(run_dir), run_group(run_dir)
     return [
-        guard(make_entry("logger", name, node, save_dir=folder, run_dir=folder, group=group), Logger)
+        guard(make_entry("logger", name, node, Logger, save_dir=folder, run_dir=folder, group=group), Logger)
         for name, node in given(config.logger).items()
     ]
 
@@ -145,8 +145,8 @@ def _monitoring(task: Task, entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return entry
 
 
-def make_entry(group: str, name: str, node: Mapping[str, Any], /, **defaults: Any) -> Any:
-    """Make the object of an entry {_target_: ..., arguments} of a config group.
+def make_entry(group: str, name: str, node: Mapping[str, Any], kind: type, /, **defaults: Any) -> Any:
+    """Make the object of an entry {_target_: ..., arguments} of a config group. kind: what it must be.
 
     defaults: arguments passed if the class has a parameter of this name without a default, or with the default None,
     unless the entry sets the argument itself.
@@ -154,7 +154,7 @@ def make_entry(group: str, name: str, node: Mapping[str, Any], /, **defaults: An
     arguments = dict(node)
     target = arguments.pop("_target_")
     arguments = {**_open_arguments(target, {**defaults, "entry": name}), **arguments}
-    return make(f"{group}.{name}._target_", target, arguments)
+    return make(f"{group}.{name}._target_", target, arguments, kind)
 
 
 def _open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,10 +184,10 @@ def to_plain(value: Any) -> Any:
     return [to_plain(inner) for inner in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
 
 
-def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+def make(key: str, target: str, arguments: Mapping[str, Any], kind: type = object, /, **more: Any) -> Any:
     """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
-    config/stored.py has checked a target that was not typed. Raises ConfigError if the name does not exist, or if the
-    call does not accept these arguments or fails."""
+    kind: of what the call must return. config/stored.py has checked a target that was not typed. Raises ConfigError if
+    the name does not exist, if the call does not accept these arguments or fails, or if it returns anything else."""
     failures = ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit
     try:
         # Hydra only finds the name: it would also make an object of each _target_ in the arguments, which are data
@@ -198,7 +198,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         what = f"{key} must name a class or function that can be imported, got {target}: {_reason(error)}"
         raise ConfigError(Mistake(what, (key,), hint="correct the name, or the module")) from error
     try:
-        return function(**arguments, **more)
+        made = function(**arguments, **more)
     except SignalExit:
         raise
     except failures as error:
@@ -206,10 +206,14 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
         names = ", ".join(f"{name}=..." for name in (*arguments, *more))
         group = key.partition(".")[0]
         is_function = group in ("loss", "schedule", "transform")
-        made = f"name a function or class that returns the {group} function, " if is_function else ""
-        hint = f"it is called with {names or 'no arguments'}; {made}correct it, or correct the arguments"
+        returns = f"name a function or class that returns the {group} function, " if is_function else ""
+        hint = f"it is called with {names or 'no arguments'}; {returns}correct it, or correct the arguments"
         is_missing = isinstance(error, ModuleNotFoundError)  # its words say what to install
         raise ConfigError(Mistake(what, (key,), hint="" if is_missing else hint)) from error
+    if not isinstance(made, kind):
+        what = f"{key}={target} must return a {kind.__module__}.{kind.__name__}, got {type(made).__name__}"
+        raise ConfigError(Mistake(what, (key,), hint="name such a class, or a function that returns an object of it"))
+    return made
 
 
 def _reason(error: BaseException) -> str:

@@ -68,7 +68,7 @@ def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, imag
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         torch.default_generator.manual_seed(seed)
         if model.target:
-            net = make("model._target_", model.target, model.args, num_classes=num_classes)
+            net = make("model._target_", model.target, model.args, nn.Module, num_classes=num_classes)
         elif model.library == "timm":
             net = _from_timm(model, num_classes, image_size)
         else:

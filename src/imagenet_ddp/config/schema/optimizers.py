@@ -77,7 +77,9 @@ class OptimConfig(OneOf):
 
 class OwnOptimizer(OptimConfig):
     def make(self, groups: list[dict[str, Any]], lr: float, **more: Any) -> "Optimizer":
-        return make("optim._target_", str(self.target), self.args, params=groups, lr=lr)
+        from torch.optim import Optimizer
+
+        return make("optim._target_", str(self.target), self.args, Optimizer, params=groups, lr=lr)
 
 
 class _Named(OptimConfig):
