@@ -29,7 +29,8 @@ WIDTH, HEIGHT, SCALE = 400, 690, 2  # in CSS pixels, and pixels for each
 # Of the check page: what to mend, without the size of the classes, which are small here, and the wrong labels.
 CHECK = """
 nav, .name, .note, .figures, .verdict > :not(:first-child), .verdict li:has([href="#classes"]),
-section:not(#wrong_labels) { display: none; }
+details, section:not(#wrong_labels) { display: none; }
+section { padding-top: 8px !important; }
 """
 # Of the page of predict: the pictures, with two classes side by side.
 RESULT = """
