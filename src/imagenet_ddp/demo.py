@@ -12,7 +12,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Mistake, meant
 from imagenet_ddp.system.console import Printable, print_message
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import class_list, count_noun
@@ -64,7 +64,7 @@ def main() -> None:
         except OSError as error:
             what = f"host={config.host} port={config.port} cannot be opened"
             hint = "host=HOST to 127.0.0.1, 0.0.0.0 or an IPv4 address of this machine"
-            raise ConfigError(Mistake(what, ("host", "port"), (setting(f"port={config.port + 1}"),), hint)) from error
+            raise ConfigError(Mistake(what, ("host", "port"), (meant(f"port={config.port + 1}"),), hint)) from error
 
 
 def too_large(path: str) -> str:

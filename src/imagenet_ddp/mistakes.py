@@ -20,7 +20,9 @@ class Fix:
 
     options: to type; each replaces the typed option of its key. without: typed options, or their keys, to leave out.
     aim: what this achieves, such as "to use 2 CPU processes". said: words for the whole, in place of "set ... and leave
-    ... out". run: a command for the shell after which the same line is right, in place of options.
+    ... out". run: a command for the shell after which the same line is right, in place of options. is_example: the
+    values only illustrate what may be typed. is_meant: what is typed now says the same: a value in another form, or an
+    option without effect that is left out.
     """
 
     options: tuple[str, ...] = ()
@@ -28,6 +30,8 @@ class Fix:
     aim: str = ""
     said: str = ""
     run: str = ""
+    is_example: bool = False
+    is_meant: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -43,15 +47,33 @@ class Fix:
         # in backticks, a command is never wrapped
         parts = [f"set {typed if typed == ' '.join(self.options) else f'`{typed}`'}"] if self.options else []
         parts += [f"leave {' and '.join(self.without)} out"] if self.without else []
-        return " and ".join(parts) + (f" {self.aim}" if self.aim else "")
+        lead = "for example, " if self.is_example else ""
+        return lead + " and ".join(parts) + (f" {self.aim}" if self.aim else "")
 
 
 def setting(*options: str, aim: str = "") -> Fix:
     return Fix(options, aim=aim)
 
 
+def example(*options: str, aim: str = "") -> Fix:
+    return Fix(options, aim=aim, is_example=True)
+
+
+def meant(*options: str, aim: str = "") -> Fix:
+    return Fix(options, aim=aim, is_meant=True)
+
+
+def did_you_mean(option: str) -> Fix:
+    return Fix((option,), said=f"did you mean {shlex.quote(option)}?", is_meant=True)
+
+
 def without(*keys: str) -> Fix:
     return Fix(without=keys)
+
+
+def without_effect(*keys: str) -> Fix:
+    """Return the fix of options that would change nothing, wherever they stand."""
+    return Fix(without=keys, is_meant=True)
 
 
 @dataclass(frozen=True)
@@ -74,7 +96,8 @@ class Mistake:
         """Return what follows "Hint: ", without a full stop."""
         words = [fix.words for fix in self.fixes]
         # "set a=1, or b=2" where all ways are of one kind
-        words[1:] = [text.removeprefix("set ") if words[0].startswith("set ") else text for text in words[1:]]
+        if words and re.match("(for example, )?set ", words[0]):
+            words[1:] = [re.sub("^(for example, )?set ", "", text) for text in words[1:]]
         return ", or ".join([*words, *filter(None, [self.hint])])
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ class Submission:
 
 
 def main() -> None:
-    with cli_command.run_command("submit"):
+    with cli_command.run_command("submit", lambda argv: read(argv, os.environ)):
         plan = cli_command.planned("submit", sys.argv[1:], read)
         for note in plan.notes:
             console.print_message(note)

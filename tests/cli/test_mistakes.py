@@ -37,6 +37,7 @@ LINES: dict[str, list[str]] = {
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.scaling=none optim.lr=VALUE"],
     "data=imagefolder data.root=my pets seed=1": ["data.root", "data.root=my pets"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
+    "name=my run": ["name", "name=my run"], "-m seed=[1,2]": ["seed", "seed=1,2"],
     "data.mean=[0.5, 0.5, 0.5]": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
     "trainer.max_epochs=3, seed=1": ["trainer.max_epochs", "trainer.max_epochs=3"],
     "data.mean=[0.5 0.5 0.5] seed=1": ["data.mean", "data.mean=[0.5,0.5,0.5]"],
@@ -62,7 +63,8 @@ LINES: dict[str, list[str]] = {
     # ---- choices
     "data=STL10": ["data", "data=stl10"], "data=null": ["data", "data=shapes"],
     "model=resnet50": ["model", "model.name=resnet50 without model"], "optim=adamm": ["optim", "optim=adam"],
-    "recipe=gone": ["recipe", "without recipe"], "experiment=gone": ["experiment", "without experiment"],
+    "logger=tb": ["logger", "logger=tensorboard"],
+    "optim.name=torch.optim.AdamW": ["optim.name", "optim.name=adamw", "optim._target_=torch.optim.Adam"],
     "optim.name=adan": ["optim.lr optim.name", "optim.lr=0.001"],
     "+data=stl10": ["data", "data=stl10"], "schedule=cosine": ["schedule", "schedule.name=cosine without schedule"],
     "schedule=null": ["schedule", "schedule.name=step without schedule"],
@@ -84,9 +86,9 @@ LINES: dict[str, list[str]] = {
     "optim.lr=range(1,3)": ["optim.lr", "-m"], "allow_targets=a,b": ["allow_targets", "allow_targets=[a,b]"],
     "hydra.run.dir=x.ckpt/run": ["hydra.run.dir", "hydra.run.dir=FOLDER"],
     "hydra.run.dir=old": ["hydra.run.dir", "hydra.run.dir=old2", "resume=old"],
-    "resume=odl": ["resume", "resume=old", "resume=runs/NAME/TIME", "resume=auto"],
-    "resume=of": ["resume", "resume=of/1", "resume=runs/NAME/TIME", "resume=auto"],
-    "resume=gone.ckpt": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
+    "resume=odl": ["resume", "resume=old"],
+    "resume=of": ["resume", "resume=of/1"],
+    "resume=gone.ckpt": ["resume", "resume=auto"], "resume=of/2": ["resume", "resume=auto"],
     "hydra.run.dir=r,1": ["hydra.run.dir", 'hydra.run.dir="r,1"'],
     "resume=pets": ["resume", "resume=runs/NAME/TIME", "resume=auto"],
     "+callbacks.mine=3": [
@@ -155,7 +157,12 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
         "callbacks.mine.c._target_", "callbacks.mine.c._target_ has no effect",
     ),
     ("train", f"resume={'a' * 300}"): ("", "cannot be used as a path"),
-    ("train", "data=table data.root=y.csv"): ("data.root", "Hint: set data.root=x.csv."),
+    ("train", "data=table data.root=x.cvs"): ("data.root", "Hint: did you mean data.root=x.csv?"),
+    ("train", "/gone/pets"): ("data data.root", "and does not exist. Hint: set experiment=own_photos data.root=/gone/"),
+    ("train", "recipe=gone"): ("recipe", "or leave recipe out"),
+    ("train", "experiment=gone"): ("experiment", "or leave experiment out"),
+    ("train", "resume=of/2"): ("resume", "name a run that exists, such as of/1"),
+    ("predict", "checkpoint=x.ckpt images=gone.jpg"): ("images", "/gone.jpg) does not exist"),
     ("train", "data=shapes data.root=pets"): ("data.name data.root", "set data.root=null."),
     ("train", f"-m {MACHINES} optim.lr=0.05,0.1"): ("", "run the same job on each node"),
     ("train", f"{MACHINES} cluster.node_rank=2"): ("cluster.node_rank", "must be from 0 to 1"),
@@ -228,8 +235,10 @@ def test_a_mistake_and_its_fixes(verb: str, line: str, expected: list[str]):
 def test_no_correction_replaces_the_values_of_a_sweep():
     argv = ["-m", "optim.lr=0.05,-1", "seed=0,1"]
     assert corrected(argv, mistakes(argv)) is None
-    argv = ["-m", "optim.lr=-1", "seed=0,1"]
-    assert corrected(argv, mistakes(argv)) == ["-m", "optim.lr=0.1", "seed=0,1"]
+    argv = ["-m", "trainer.max_epochs=2,ten", "seed=0,1"]
+    assert corrected(argv, mistakes(argv)) is None
+    argv = ["-m", "trainer.max_epochs=ten", "seed=0,1"]
+    assert corrected(argv, mistakes(argv)) == ["-m", "trainer.max_epochs=10", "seed=0,1"]
 
 
 def test_values_of_a_sweep_that_the_shell_split_are_corrected():
@@ -306,8 +315,11 @@ def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
             values = {"bogus": "bogus", "-7": -7, "0.5": 0.5, "true": True}
             values = dict(zip(values, values, strict=True)) if declaration.type is str else values
             wrong = next((text for text in values if not declaration.allowed.accepts(values[text])), "\"''\"")
-            found = [text for text in texts(shlex.split(f"{context} {path}={wrong}")) if "got null" not in text]
-            assert sum(text.startswith(f"{path} must be ") for text in found) == 1, (path, found)
+            argv = shlex.split(f"{context} {path}={wrong}")
+            found = [mistake for mistake in mistakes(argv) if "got null" not in mistake.what]
+            assert sum(mistake.what.startswith(f"{path} must be ") for mistake in found) == 1, (path, found)
+            line = corrected(argv, found)  # says nothing else in place of a value that means nothing
+            assert line is None or argv[-1] in line, (path, line)
     for name in REFUSED:
         (text,) = texts([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
         assert text.startswith(f"trainer.{name} ") and "Hint: " in text
@@ -394,8 +406,8 @@ OF_EXAMPLES = "-a resnet50 --dist-url 'tcp://127.0.0.1:FREEPORT' --dist-backend 
     ("line", "expected"),
     [
         (
-            "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=-5 seed=4",
-            "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.scaling=none optim.lr=0.2 "
+            "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=five seed=4",
+            "optim=adam trainer.max_epochs=5 seed=4 model.name=resnet50 optim.scaling=none optim.lr=0.2 "
             "data.batch_size=8",
         ),
         (
@@ -440,6 +452,16 @@ def test_the_corrected_line_of_prepare_names_what_to_do(
         "data=imagefolder optim=adamm",
         "lr=0.2 optim.lr=0.1",  # which of both is meant?
         "--lr 0.2 optim.lr=0.1",
+        "optim=bogus",  # all but an example
+        "experiment=bogus",
+        "averaging.start_epoch=1",  # of ema or swa
+        "data.progressive_start=64",
+        "strategy=dp strategy.bucket_cap_mb=10",  # one of both is left out
+        "strategy=dp trainer.sync_batchnorm=true",
+        "trainer.max_epoch=bogus",  # the key, whose value is then a mistake
+        "model.name=resnet19",  # other digits name other things
+        "resume=of/2",
+        "resume=bogus",
     ],
 )
 def test_no_line_is_offered_where_something_must_be_decided(

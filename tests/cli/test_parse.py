@@ -260,4 +260,4 @@ def test_an_existing_path_is_that_path(text: str):
 def test_text_that_names_no_devices_is_refused(text: str):
     (devices,) = refused(f"trainer.devices='{text}'")
     assert devices.startswith("trainer.devices must be auto, an integer ≥ 1,")
-    assert "Hint: set trainer.devices=1 for one device, 'trainer.devices=[0]' for GPU 0, or auto." in devices
+    assert "for example, set trainer.devices=1 for one device, 'trainer.devices=[0]' for GPU 0, or auto." in devices

@@ -75,7 +75,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"averaging__name": "ema", "averaging__start_epoch": 3, "trainer__max_epochs": 3}, "than trainer.max_epochs (3)"),
     (
         {"averaging__name": "swa", "trainer__max_epochs": None, "trainer__max_steps": 50},
-        "the last quarter of trainer.max_epochs, which is null, unless averaging.start_epoch is set. Hint: set ",
+        "which is null, unless averaging.start_epoch is set. Hint: for example, set ",
     ),
     ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the end of training"),
     ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),

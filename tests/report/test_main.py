@@ -104,7 +104,9 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
         "out must be a writable folder, but",
     ):
         assert message in " ".join(done.stderr.split())
-    assert "did you mean s/" in run("report", "s/gone", code=2).stderr
+    said = run("report", "s/gone", code=2).stderr
+    assert "Hint: name a run that exists, such as s/2, s/1, s/0." in said and "Corrected command" not in said
+    assert "Corrected command:\npython -m imagenet_ddp.report s\n" in run("report", "s ", code=2).stderr
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/config.yaml").write_text("of: another")
     assert "empty must be or contain a run" in run("report", "s", "empty", code=2).stderr

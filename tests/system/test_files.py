@@ -49,5 +49,8 @@ def test_a_missing_path_is_likely_one_of_a_similar_name_or_one_that_was_cut_at_a
         (tmp_path / name).mkdir()
     near = {name: beside(tmp_path / name, Path.is_dir) for name in ("fotos", "photos", "photos of", "o", "x", "ther")}
     found = {name: path.name for name, path in near.items() if path}
-    assert found == {"fotos": "photo", "photos": "photo", "photos of": "photos of June", "o": "other", "ther": "other"}
+    assert found == {"fotos": "photo", "photos": "photo", "photos of": "photos of June", "ther": "other"}
     assert beside(Path("/"), Path.is_dir) is None
+    (tmp_path / "run2.csv").touch()
+    assert [beside(tmp_path / name, Path.is_file) for name in ("run3.csv", "x.csv")] == [None, None]
+    assert beside(tmp_path / "run2.cvs", Path.is_file) == beside(tmp_path / "rum2.csv", Path.is_file) is not None

@@ -5,6 +5,7 @@
 Exit codes: 0 success, 1 failure, 2 refused (ConfigError), 128 + n stopped by signal n.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 
 
 def main() -> None:
-    with command.run_command("benchmark"):
+    with command.run_command("benchmark", lambda argv: _checked(argv, os.environ)):
         config, folder, typed = command.planned("benchmark", sys.argv[1:], read)
         try:
             with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
@@ -55,6 +56,13 @@ def _measure(config: BenchmarkConfig, typed: Sequence[str], work: Path) -> resul
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConfig, Path, list[str]]:
     """Return (config, run folder, options of each measured training), and create the folder. Raises ConfigError with
     every mistake."""
+    request, config, typed = _checked(argv, environ)
+    wanted = Path(request.hydra.run.dir)
+    return config, make_given(wanted) if request.names_folder else make_new(wanted), typed
+
+
+def _checked(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[parse.Request, BenchmarkConfig, list[str]]:
+    """Return (request, config, options of each measured training). Raises ConfigError with every mistake."""
     request, config, mistakes = parse.read_single_process("benchmark", BenchmarkConfig, argv, environ)
     data = config.data
     typed = [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
@@ -71,8 +79,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
             mistakes += error.mistakes
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    wanted = Path(request.hydra.run.dir)
-    return config, make_given(wanted) if request.names_folder else make_new(wanted), typed
+    return request, config, typed
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
 from imagenet_ddp.cli.flags import only_prints
 from imagenet_ddp.cli.other_command import leave_reason
-from imagenet_ddp.cli.parse import RefusedError, Request, command_line, read_single_process
+from imagenet_ddp.cli.parse import RefusedError, Request, command_line
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS, USE_MODEL
+from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS
 from imagenet_ddp.config.section import without_other_choices
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
@@ -39,22 +39,24 @@ from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
+Check = Callable[[list[str]], object]
 MOST_ROUNDS = 3  # of corrections, each of which takes a second
 
 
 @contextlib.contextmanager
-def run_command(verb: str) -> Iterator[None]:
+def run_command(verb: str, check: Check | None = None) -> Iterator[None]:
     """Run the block, and exit with code 1 after a failure, 2 for a refused command, 128 + n after signal n. For
-    commands that need not save anything when a signal arrives."""
+    commands that need not save anything when a signal arrives. check: as in exit_codes."""
     use_utf8()
     exit_on_signal()
-    with console.exit_on_closed_pipe(), exit_codes(verb):
+    with console.exit_on_closed_pipe(), exit_codes(verb, check):
         yield
 
 
 @contextlib.contextmanager
-def exit_codes(verb: str) -> Iterator[None]:
-    """Turn the errors that a command explains into its message and exit code: 1 after a failure, 2 if refused."""
+def exit_codes(verb: str, check: Check | None = None) -> Iterator[None]:
+    """Turn the errors that a command explains into its message and exit code: 1 after a failure, 2 if refused. check:
+    raises ConfigError for a command line with a mistake, and changes nothing; None: command_line does."""
     try:
         yield
     except RunError as error:
@@ -62,7 +64,7 @@ def exit_codes(verb: str) -> Iterator[None]:
             console.print_message(str(error))
         sys.exit(1)
     except ConfigError as error:
-        refuse(error, verb)
+        refuse(error, verb, check)
     except WorkersFailedError as error:
         leave_reason(error.reason)
         error.exit()
@@ -128,9 +130,10 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
     return read(argv, os.environ)
 
 
-def refuse(error: ConfigError, verb: str) -> NoReturn:
-    """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
-    show(error, verb)
+def refuse(error: ConfigError, verb: str, check: Check | None = None) -> NoReturn:
+    """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2. check:
+    as in exit_codes."""
+    show(error, verb, check)
     if isinstance(error, RefusedError) and error.request.verb in OF_RANKS and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
@@ -143,38 +146,24 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     sys.exit(2)
 
 
-def _corrected(verb: str, argv: list[str], mistakes: Sequence[Mistake]) -> list[str] | None:
-    """Return the command line with the first fix of each mistake, and of those that only then are found; None if one of
-    the first mistakes has none, or if a fix undoes another."""
-    words, earlier = corrected(argv, mistakes), list[list[str]]()
-    for _ in range(MOST_ROUNDS if verb in (*OF_RANKS, *USE_MODEL, "prepare") else 0):
+def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> list[str] | None:
+    """Return the command line with the first fix of each mistake, and of those that only then are found; None if that
+    does not lead to a line without mistakes."""
+    words = corrected(argv, mistakes)
+    for _ in range(MOST_ROUNDS):
         if words is None:
             return None
         try:
-            _check(verb, words)
+            check(words)
             return words
         except ConfigError as error:
-            more = corrected(words, error.mistakes)
-        if more in earlier:
-            return None
-        earlier.append(words)
-        if more is None:  # something remains to be decided
-            return words
-        words = more
-    return words
+            words = corrected(words, error.mistakes)
+    return None
 
 
-def _check(verb: str, argv: list[str]) -> None:
-    """Raise ConfigError if a command line has a mistake."""
-    if verb != "prepare":
-        command_line(verb, argv, os.environ, opens=False)
-    elif found := read_single_process(verb, COMMANDS[verb], argv, os.environ)[2]:
-        raise ConfigError(found)
-
-
-def show(error: ConfigError, verb: str) -> None:
+def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
     """Print the mistakes, unless the command that has started this one does, with the traceback if HYDRA_FULL_ERROR=1
-    is set."""
+    is set. check: as in exit_codes."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     if leave_reason(str(error)):
@@ -183,7 +172,8 @@ def show(error: ConfigError, verb: str) -> None:
     for number, mistake in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
-    if argv := _corrected(verb, sys.argv[1:], error.mistakes):
+    check = check or (lambda argv: command_line(verb, argv, os.environ, opens=False))
+    if argv := _corrected(sys.argv[1:], error.mistakes, check):
         batch = slurm.sbatch_words(sys.argv[1:], os.environ)
         others = " (with your other options of sbatch before the script)" if batch else ""
         lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv, shlex.join(batch))]

@@ -44,7 +44,9 @@ def independent(
 def of_given_keys(found: Sequence[Mistake], typed: Sequence[str]) -> list[Mistake]:
     """Return the mistakes without those in keys that another's correction sets, in place of a misspelt key or a word
     that is no option: their value is not the one that was meant. typed: the options as typed."""
-    renaming = [each for each in found if each.fixes and (each.fixes[0].without or each.typed)]
+    renaming = [
+        each for each in found if each.fixes and each.fixes[0].options and (each.fixes[0].without or each.typed)
+    ]
     renamed = {key_of(option) for each in renaming for option in each.fixes[0].options} - set(map(key_of, typed))
     renamed |= {f"{key}.name" for key in renamed}  # of a group
     return [each for each in found if each in renaming or not renamed & set(each.keys)]

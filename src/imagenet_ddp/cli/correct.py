@@ -1,37 +1,39 @@
 """Apply the fixes of mistakes to the command line that has them."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 
 def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | None:
-    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete, or if an
-    option would replace the values of a sweep, or a renamed option another value of its key."""
+    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete, or if
+    that would change what was meant."""
     words = list(argv)
     for mistake in mistakes:
-        if not (mistake.fixes and mistake.fixes[0].is_complete):
+        if not (mistake.fixes and mistake.fixes[0].is_complete) or _changes(mistake, words):
             return None
-        fix = mistake.fixes[0]
-        if any(_sweeps(option, [word for word in words if word not in mistake.typed]) for option in fix.options):
-            return None
-        if (fix.without or mistake.typed) and any(_replaces(option, words, mistake) for option in fix.options):
-            return None
-        words = apply(fix, words, mistake.typed)
+        words = apply(mistake.fixes[0], words, mistake.typed)
     return words
 
 
-def _sweeps(option: str, words: Sequence[str]) -> bool:
-    """Return whether a sweep has several values for the key of the option."""
-    is_sweep = "-m" in words or "--multirun" in words
-    return is_sweep and any(key_of(word) == key_of(option) and "," in word.partition("=")[2] for word in words)
-
-
-def _replaces(option: str, words: Sequence[str], mistake: Mistake) -> bool:
-    """Return whether the option would replace a word that the mistake is not about."""
-    key = key_of(option)
-    others = [word for word in words if key_of(word) == key and word not in (option, *mistake.typed)]
-    return key not in mistake.keys and bool(others)
+def _changes(mistake: Mistake, words: Sequence[str]) -> bool:
+    """Return whether the first fix of a mistake would lose a typed value, or add one that is only an example. A value
+    may stand at another key, and what the mistake is about may be said in another form."""
+    if mistake.fixes[0].is_example:
+        return True
+    fix, is_sweep = mistake.fixes[0], not {"-m", "--multirun"}.isdisjoint(words)
+    gone = {*map(key_of, fix.options), *fix.without}
+    kept = {option.partition("=")[2] for option in fix.options}
+    about = {*mistake.keys, *fix.without, *(each.partition(".")[0] for each in mistake.keys)} if fix.is_meant else set()
+    for word in words:
+        key, value = key_of(word), word.partition("=")[2]
+        if {word, key}.isdisjoint(gone) or word in mistake.typed or value in kept:
+            continue
+        has_several = is_sweep and "," in re.sub(r"\[.*\]|,+$", "", value)
+        if has_several or {word, key}.isdisjoint(about):
+            return True
+    return False
 
 
 def apply(fix: Fix, argv: Sequence[str], typed: Sequence[str] = ()) -> list[str]:

@@ -3,21 +3,20 @@
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
-from imagenet_ddp.cli.known_terms import INSTEAD, closest
+from imagenet_ddp.cli.known_terms import INSTEAD, SHORT, closest
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.section import FREE_KEYS
-from imagenet_ddp.config.validators import shown
+from imagenet_ddp.config.validators import choice, shown
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.system.packages import extra_with, missing_package
@@ -68,17 +67,15 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
         return Mistake(f"{line}: {key} exists already", (key,), (setting(bare, aim="without +"),))
     if declaration and declaration.type is str and isinstance(value, dict | list):
         typed = as_text(key, line.partition("=")[2])
-        fix = Fix((typed,), said=f"put quotes around it: `{shlex.quote(typed)}`")
+        fix = Fix((typed,), said=f"put quotes around it: `{shlex.quote(typed)}`", is_meant=True)
         return must_be(key, declaration.words, shown(value), fix)
     if declaration and not isinstance(value, dict):
         fix = fix_of(key, keys, files.names)
-        if declaration.allowed and (near := declaration.allowed.nearest(value)):
-            fix = setting(f"{key}={near}")
-        if (named := keys.get(f"{key}.name")) and value is not None:
-            allowed = named.allowed
-            name = value if allowed is None or allowed.accepts(value) else allowed.nearest(value)
-            meant = f"{key}.name={name}" if name else named.fix.options[0]
-            fix = Fix((meant,), (key,), said=f"set {meant}")
+        if near := declaration.nearest(value):
+            fix = meant(f"{key}={near}")
+        named = keys.get(f"{key}.name")
+        if named and named.allowed and (name := value if named.allowed.accepts(value) else named.nearest(value)):
+            fix = Fix((f"{key}.name={name}",), (key,), said=f"set {key}.name={name}", is_meant=True)
         return must_be(key, declaration.words, shown(value), fix)
     if declaration or key.startswith("hydra."):
         reason = first_sentence(error.__cause__ or error)
@@ -91,24 +88,26 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
 
 def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
     """Return the mistake of an unknown group=value."""
-    name, fix, hint = str(value), without(group), ""
+    name, fix, hint = str(value), None, ""
     package = name.partition("_")[0]  # of a launcher of Hydra's, such as submitit_slurm
     if package.isidentifier() and extra_with(package) and (missing := missing_package(f"{group}={name}", package)):
         return missing[0]
     if instead := INSTEAD.get(f"{group}={name}"):
-        fix, hint = None, instead
+        hint = instead
     elif group == "hydra/sweeper":
-        fix, hint = None, SEARCH_INSTEAD
+        hint = SEARCH_INSTEAD
     elif group == "model" and name.lower() in CLASSIFIERS:
-        fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}")
+        fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}", is_meant=True)
     elif group == "model" and is_of_timm(name):
         fix = Fix(("model.library=timm", f"model.name={name}"), ("model",))
     elif group == "data" and (os.sep in name or Path(name).exists() or Path(name).suffix in TABLE_SUFFIXES):
-        fix = setting(*options_for(name))
-    elif near := get_close_matches(name.lower(), names, 1):
-        fix = setting(f"{group}={near[0]}")
-    elif group not in ("experiment", "recipe"):
-        fix = setting(f"{group}={simplest(names)}")
+        fix = meant(*options_for(name))
+    elif near := SHORT.get(f"{group}={name}") or choice(*names).nearest(name):
+        fix = meant(f"{group}={near}")
+    elif group in ("experiment", "recipe"):
+        hint = f"type one of them, or leave {group} out"
+    else:
+        fix = example(f"{group}={simplest(names)}")
     what = f"{group} must be one of {', '.join(names)}, got {shown(value)}"
     return Mistake(what, (group,), (fix,) if fix else (), hint)
 

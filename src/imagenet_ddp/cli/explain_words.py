@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
@@ -31,7 +31,8 @@ def not_readable(
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
     if not equals or not bare:
-        what = f"{shlex.quote(word)} must be key=value"
+        missing = ", and does not exist" if "/" in word and not exists(word) else ""
+        what = f"{shlex.quote(word)} must be key=value{missing}"
         is_name = word in names(verb)  # prepare check
         ways = ways_to_read(verb, [f"{verb}={word}"] if is_name else _path_options(verb, word), others)
         if word.endswith(".py") and not exists(word):  # the script of another program
@@ -64,10 +65,10 @@ def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[s
 
 def _path_options(verb: str, word: str) -> list[str]:
     """Return the options to type for a word without =, which may be a checkpoint, a file or a folder; [] if there is
-    none of that name."""
-    if not exists(word):
+    none of that name, and it is not written as a path."""
+    if not exists(word) and ("/" not in word or "://" in word):
         return []
-    is_file = Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar")
+    is_file = not Path(word).is_dir() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar")
     if is_file or CheckpointStore.of_run(Path(word)).files():
         return [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]
     return [f"images={word}"] if "images" in declared(verb) else options_for(word)
@@ -80,10 +81,10 @@ def has_several_values(verb: str, word: str, override: Override, keys: Mapping[s
     known, fixes = keys.get(key), list[Fix]()
     kind = known.type if known else None
     if known and kind is str and known.allowed is None:
-        fixes.append(setting(as_text(name, value), aim="if this is one text"))
+        fixes.append(meant(as_text(name, value), aim="if this is one text"))
     is_list = typing.get_origin(kind) is list or key == "trainer.devices"
     if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
-        fixes.append(setting(f"{key}=[{value}]", aim="to use all of them together"))
+        fixes.append(meant(f"{key}=[{value}]", aim="to use all of them together"))
     is_swept = typing.get_origin(kind) is not list and key != "trainer.devices"  # of which 0 is no number of devices
     if verb in SWEPT and not override.is_hydra_override() and is_swept:
         fixes.append(Fix(("-m",), said="add -m to run one job per value"))
@@ -101,7 +102,7 @@ def fix_of(key: str, keys: Mapping[str, Key], names: Callable[[str], list[str]])
     if not keys[key].is_group:
         return keys[key].fix
     if choices := names(key):
-        return setting(f"{key}={simplest(choices)}")
+        return example(f"{key}={simplest(choices)}")
     inner = next(inner.fix for path, inner in keys.items() if path.startswith(f"{key}."))
     return replace(inner, without=(key,), said=inner.words)
 

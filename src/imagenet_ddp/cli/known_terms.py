@@ -46,6 +46,7 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
+SHORT = {"logger=tb": "tensorboard"}  # typed choice -> the one that is meant
 # Keys and choices of Lightning and other programs -> what to do instead.
 INSTEAD = {
     "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",

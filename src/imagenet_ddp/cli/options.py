@@ -29,7 +29,7 @@ from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema import keys
 from imagenet_ddp.config.schema.keys import Key, declared
-from imagenet_ddp.mistakes import Mistake, key_of, without
+from imagenet_ddp.mistakes import Mistake, key_of, without_effect
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import exists, expand_home
 from imagenet_ddp.system.text import first_sentence, without_secrets
@@ -118,7 +118,7 @@ def read(verb: str, words: Words, files: Files) -> Typed:
     flags = [word for word in words.argv if word in ("-m", "--multirun") or key_of(word) == "hydra.mode"] or ["-m"]
     if verb not in SWEPT:
         what = f"{flags[0]} starts several jobs, but {verb} runs one"
-        found.append(Mistake(what, fixes=(without(*flags),)))
+        found.append(Mistake(what, fixes=(without_effect(*flags),)))
     params, more = _sweeper_params(files, options)
     swept, mistakes = reader.read(params, sweeps=True)
     return Typed(options, *_split_jobs([*swept, *options]), True, found + more + mistakes)

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import re
 import shlex
+import typing
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import yaml
 from imagenet_ddp.cli.flags import ANSWERED, read_flags, without_other_programs, wrong_python
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import Key, declared
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, meant, setting, without_effect
 from imagenet_ddp.system.files import exists
 
 # Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
@@ -54,7 +55,7 @@ def read(verb: str, argv: Sequence[str]) -> Words:
         return Words(own, flags.overrides, flags, is_answered=True, mistakes=wrong_python(own))
     groups = set(map(key_of, flags.overrides))
     own, typed = ([_as_choice(word, groups) for word in words] for words in (own, flags.overrides))
-    typed, spaced = _without_spaces(typed)
+    typed, spaced = _without_spaces(typed, declared(verb))
     kept, odd = _as_meant(typed, declared(verb), sweeps=flags.multirun)
     odd = spaced + odd
     of_kept = set(map(key_of, kept))
@@ -104,23 +105,28 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
             hint = f"if it is a shell variable, set that first; else {_instead_of_nothing(name, declared)}"
             found.append(Mistake(f"{key or word} is empty", (key,), hint=hint))
         elif key.startswith(UNREAD):
-            found.append(Mistake(f"{word} has no effect", (key,), (without(word),)))
+            found.append(Mistake(f"{word} has no effect", (key,), (without_effect(word),)))
         elif value.endswith(",") and value.strip(",") and not exists(value):
-            found.append(Mistake(f"`{word}` ends with a comma", (key,), (setting(visible.rstrip(",")),)))
+            found.append(Mistake(f"`{word}` ends with a comma", (key,), (meant(visible.rstrip(",")),)))
+        elif sweeps and declared is not None and re.fullmatch(r"\[[^][]+\]", value) and _is_single(declared.type):
+            what = f"{word} is one list, and -m takes the values of a sweep without brackets"
+            found.append(Mistake(what, (key,), (meant(f"{name}={value[1:-1]}"),)))
         elif declared is not None and declared.type is float and not sweeps and re.fullmatch(r"-?\d+,\d+", value):
-            found.append(
-                Mistake(
-                    f"{word} has a comma", (key,), (setting(visible.replace(",", "."), aim="with a decimal point"),)
-                )
-            )
+            fix = meant(visible.replace(",", "."), aim="with a decimal point")
+            found.append(Mistake(f"{word} has a comma", (key,), (fix,)))
         else:
             kept.append(visible)
     return kept, found
 
 
-def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (the words with those joined that have spaces around =, or in the path of an existing file or in a list, a
-    mistake for each)."""
+def _is_single(kind: Any) -> bool:
+    """Return whether the values of a declared type are never lists."""
+    return kind is not Any and typing.get_origin(kind) is not list
+
+
+def _without_spaces(words: Sequence[str], keys: Mapping[str, Key]) -> tuple[list[str], list[Mistake]]:
+    """Return (the words with those joined that have spaces around =, or in a path, a list or the name of the run, a
+    mistake for each). keys: those that are declared."""
     kept, found, rest = list[str](), list[Mistake](), list(words)
     while rest:
         word = rest[0]
@@ -131,7 +137,7 @@ def _without_spaces(words: Sequence[str]) -> tuple[list[str], list[Mistake]]:
             text = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed))
             joined = text.replace(" ", "")
             what, fix = f"{' '.join(typed)} must have no spaces, or be in quotes", setting(joined)
-        elif typed := _path_with_spaces(rest):
+        elif typed := _path_with_spaces(rest) or _text_with_spaces(rest, keys):
             joined = " ".join(typed)
             what, fix = (
                 f"{joined} has a space, and must be in quotes",
@@ -182,6 +188,15 @@ def _path_with_spaces(words: Sequence[str]) -> list[str]:
     more = [*itertools.takewhile(lambda word: "=" not in word, words[1:])]
     lengths = range(len(more), 0, -1)
     return next(([*words[: 1 + count]] for count in lengths if exists(" ".join([value, *more[:count]]))), [])
+
+
+def _text_with_spaces(words: Sequence[str], keys: Mapping[str, Key]) -> list[str]:
+    """Return the leading words name=WORD WORD ..., or KEY=PATH WORD ... of a path that does not exist; [] if there are
+    none."""
+    key, _, value = words[0].partition("=")
+    more = itertools.takewhile(lambda word: not (re.search(r"^[-/~]|=|\.py$", word) or exists(word)), words[1:])
+    has_spaces = key == "name" or ("/" in value and key in keys and keys[key].type is str)
+    return [words[0], *joined] if has_spaces and (joined := [*more]) else []
 
 
 def _instead_of_nothing(name: str, key: Key | None) -> str:

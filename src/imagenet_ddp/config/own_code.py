@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.section import OF_ENTRIES, WITH_ARGS, leaves
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake
 from imagenet_ddp.system.packages import extra_with, missing_package
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import near_names, shorten_list
 
 DYNAMIC = re.compile(r"import \*|__getattr__|globals\(|setattr\(|exec\(|lazy")  # names that no reader can find
 SURE = 0.75  # of get_close_matches: a submodule, where the package may have more names than its source
@@ -133,7 +133,7 @@ def _no_module(key: str, target: str, folders: Sequence[str] | None) -> list[Mis
     if extra_with(module) and (missing := missing_package(f"{key}={target}", module)):
         return missing
     own = _modules([str(Path.cwd())])
-    near = get_close_matches(module, own, 1) or get_close_matches(module, _modules(folders), 1)
+    near = near_names(module, own, 1) or near_names(module, _modules(folders), 1)
     what = f"{key} must name a class or function that can be imported, but there is no module {module}, got {target}"
     hint = "" if near else f"put {module}.py into the current folder, or its folder into PYTHONPATH"
     return [Mistake(what, (key,), _fixes(key, [f"{each}.{rest}" for each in near]), hint)]
@@ -151,7 +151,7 @@ def _in_module(key: str, target: str, module: str, spec: ModuleSpec, rest: Seque
     defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     if not rest:
         what = f"{key} must be MODULE.NAME, got the module {target}"
-        return [Mistake(what, (key,), _fixes(key, [f"{target}.{name}" for name in defined[:1]]))]
+        return [Mistake(what, (key,), _fixes(key, [f"{target}.{name}" for name in defined])[:1])]
     folders = list(spec.submodule_search_locations or ())
     near = get_close_matches(rest[0], _modules(folders, empty=True), 1, SURE) if len(rest) > 1 else []
     if re.search(rf"\b{re.escape(rest[0])}\b", text) or (DYNAMIC.search(text) and not near):
@@ -159,7 +159,7 @@ def _in_module(key: str, target: str, module: str, spec: ModuleSpec, rest: Seque
     imported = [
         alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
-    near = near or get_close_matches(rest[0], [*defined, *imported], 1)
+    near = near or near_names(rest[0], [*defined, *imported], 1)
     end = "".join(f".{word}" for word in rest[1:])
     has = f", which has {shorten_list(defined, MOST_SHOWN)}" if defined else ""
     what = f"{key} must name a class or function that exists, but {module} has no {rest[0]}, got {target}"
@@ -168,7 +168,7 @@ def _in_module(key: str, target: str, module: str, spec: ModuleSpec, rest: Seque
 
 
 def _fixes(key: str, targets: Sequence[str]) -> tuple[Fix, ...]:
-    return tuple(setting(f"{key}={target}") for target in targets)
+    return tuple(Fix((f"{key}={target}",), is_meant=len(targets) == 1) for target in targets)
 
 
 def _modules(folders: Sequence[str] | None, *, empty: bool = False) -> list[str]:

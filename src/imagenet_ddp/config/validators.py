@@ -4,11 +4,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from imagenet_ddp.mistakes import Fix, Mistake, must_be
-from imagenet_ddp.system.text import shown
+from imagenet_ddp.system.text import near_names, shown
 
 
 @dataclass(frozen=True)
@@ -61,14 +60,18 @@ WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def _number_in(value: Any, accepts: Callable[[Any], bool]) -> str | None:
-    """Return the accepted number that a text of another type probably means: 10 for ten, 10epochs or 10.0."""
-    found = re.match(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?)", str(value), re.IGNORECASE | re.ASCII)
+    """Return the accepted number that a value of another type probably means: 10 for ten, 10.0, [10,10] or 10x10, 0.2
+    for 20%."""
+    members = cast("list[Any]", value) if isinstance(value, list) else [value]
+    value = members[0] if len({*map(str, members)}) == 1 else None
     word = str(value).strip().lower()
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(?:(%)|x\1)?", word, re.ASCII)
     meant = float(found[1]) if found else WORDS.index(word) if word in WORDS else None
     if meant is None or isinstance(value, bool):
         return None
+    meant = meant / 100 if found and found[2] else meant
     whole = int(meant) if meant == int(meant) else meant
-    return f"{whole:g}" if accepts(whole) and isinstance(whole, float) else str(whole) if accepts(whole) else None
+    return str(whole) if accepts(whole) else None
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:
@@ -106,7 +109,8 @@ def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:
 
     def nearest(value: Any) -> str | None:
         word = shown(value).lower()
-        return (meant or {}).get(word) or next(iter(get_close_matches(word, names, 1)), None)
+        near = near_names(word.rpartition(".")[2], names)  # of torch.optim.AdamW, the last word
+        return (meant or {}).get(word) or next(iter(near), None)
 
     return Kind(names, accepts, nearest)
 
@@ -124,10 +128,15 @@ def list_of(member: Kind, words: str, length: int | None = None, *, least: int =
             return False
         return (len(value) == length if length else len(value) >= least) and all(map(member.accepts, value))
 
-    return kind(words, accepts)
+    def nearest(value: Any) -> str | None:
+        return None if length or not member.accepts(value) else f"[{shown(value)}]"
+
+    return Kind((words,), accepts, nearest)
 
 
-FLAG = choice(True, False)
+FLAG = choice(
+    True, False, meant={"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
+)
 NULL = kind("null", lambda value: value is None)
 AUTO = choice("auto")
 TEXT = matching(r"(?s).*", "text")

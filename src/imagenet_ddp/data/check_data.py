@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from imagenet_ddp.config.schema.commands import USE_MODEL
@@ -13,7 +12,7 @@ from imagenet_ddp.config.validators import choice, expect, integer, list_of, num
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import SOURCES, name_of, scan, source_type
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, example, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
 _MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
@@ -52,10 +51,11 @@ def validate(data: DataConfig, *, partial: bool = False) -> list[Mistake]:
     found = validate_group("data", {key: data[key] for key in data if key != "name"})
     found += validate_statistics(data.mean, data.std)
     if not data.target and data.name not in SOURCES:
-        name = name_of(str(data.name)) or next(iter(get_close_matches(str(data.name), SOURCES, 1)), "imagefolder")
+        near = name_of(str(data.name)) or choice(*SOURCES).nearest(data.name)
+        name = near or "imagefolder"
         more = " data.root=FOLDER" if issubclass(DataConfig.by_name[name], FolderData) and not data.root else ""
         more = " data.root=FILE.csv" if name == "table" and not data.root else more
-        fix = Fix((f"data={name}", *more.split()))
+        fix = Fix((f"data={name}", *more.split()), is_meant=near is not None, is_example=near is None)
         return found + expect("data.name", data.name, choice(*SOURCES), fix)
     if partial:
         return found
@@ -101,7 +101,7 @@ def _sizes(data: DataConfig) -> list[Mistake]:
     if data.progressive_start is not None and data.progressive_epochs is None:
         what = "data.progressive_epochs must be set if data.progressive_start is set, got null"
         keys = ("data.progressive_epochs", "data.progressive_start")
-        found.append(Mistake(what, keys, (setting("data.progressive_epochs=[10,14]"),)))
+        found.append(Mistake(what, keys, (example("data.progressive_epochs=[10,14]"),)))
     return found
 
 

@@ -31,7 +31,7 @@ class Options:
 
 
 def main() -> None:
-    with command.run_command("doctor"):
+    with command.run_command("doctor", lambda argv: read(argv, os.environ)):
         options = command.planned("doctor", sys.argv[1:], read)
         machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
         reports = machine.place is None or machine.place.rank == 0  # rank 0 reports for all ranks

@@ -12,9 +12,10 @@ from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, must_be, setting
 from imagenet_ddp.models import timm_names
 from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import near_names
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
 CLASSIFIERS: tuple[str, ...] = (
@@ -49,7 +50,7 @@ def rate_of_another(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]
     if "optim.name" not in keys or "optim.lr" in keys or has_file or optim.target or optim.name not in OPTIMIZERS:
         return []
     what = f"optim.name={optim.name} needs a learning rate of its own, got that of another optimizer, {optim.lr:g}"
-    return [Mistake(what, ("optim.lr", "optim.name"), (setting("optim.lr=0.001"),))]
+    return [Mistake(what, ("optim.lr", "optim.name"), (example("optim.lr=0.001"),))]
 
 
 def _names(config: CommonConfig) -> list[Mistake]:
@@ -75,7 +76,7 @@ def _wrong_name(group: str, name: str, library: str) -> Mistake | None:
         # what else a name may hold is checked where the net is made
         if not of_timm or not re.fullmatch(r"[\w.-]+", name) or timm_names.is_of_timm(name):
             return None
-        return must_be(key, "a net of timm", shown(name), _meant(key, timm_names.nearest(name, of_timm)))
+        return must_be(key, "a net of timm", shown(name), _meant(key, name, timm_names.nearest(name, of_timm)))
     if name in CLASSIFIERS or library != "torchvision":  # which is a mistake of its own
         return None
     if timm_names.is_of_timm(name):
@@ -83,19 +84,22 @@ def _wrong_name(group: str, name: str, library: str) -> Mistake | None:
         return Mistake(f"{key}={name} is a net of timm, but {group}.library is torchvision", (key,), (fix,))
     close = timm_names.nearest(name, {*CLASSIFIERS, *of_timm})
     if close and close[0] not in CLASSIFIERS:
-        fix = _meant(key, [each for each in close if each in of_timm], f"{group}.library=timm")
+        fix = _meant(key, name, [each for each in close if each in of_timm], f"{group}.library=timm")
     else:
-        fix = _meant(key, timm_names.nearest(name, CLASSIFIERS))
+        fix = _meant(key, name, timm_names.nearest(name, CLASSIFIERS))
     own = ", unless model._target_ names your own net" if group == "model" else ""
     allowed = f"a classifier of torchvision.models, or of timm with {group}.library=timm{own}"
     return must_be(key, allowed, shown(name), fix)
 
 
-def _meant(key: str, close: Sequence[str], *more: str) -> Fix:
+def _meant(key: str, name: str, close: Sequence[str], *more: str) -> Fix:
     """Return the fix of a wrong name. close: the names that may be meant, the likeliest first; [] if none is close."""
-    options = *more, f"{key}={close[0] if close else 'resnet18'}"
+    if not close:
+        return example(*more, f"{key}=resnet18")
+    options = *more, f"{key}={close[0]}"
     said = " or ".join([" ".join(options), *close[1:]])
-    return Fix(options, said=f"did you mean {said}?" if close else "")
+    is_whole = not close[0].startswith(name.lower()) and bool(near_names(name.lower(), close[:1]))  # not of a family
+    return Fix(options, said=f"did you mean {said}?", is_meant=is_whole, is_example=not is_whole)
 
 
 def _combinations(config: CommonConfig) -> list[Mistake]:
@@ -139,7 +143,7 @@ def _endless(config: CommonConfig) -> list[Mistake]:
     what = (
         f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs is {shown(max_epochs)}"
     )
-    fixes = setting("trainer.max_epochs=90"), setting("schedule.name=constant")
+    fixes = example("trainer.max_epochs=90"), setting("schedule.name=constant")
     return [Mistake(what, ("schedule.name", "trainer.max_epochs"), fixes)]
 
 
@@ -165,7 +169,7 @@ def _averaging(config: CommonConfig) -> list[Mistake]:
             f"averaging.name=swa averages the last quarter of trainer.max_epochs, which is {shown(max_epochs)}, unless "
             "averaging.start_epoch is set"
         )
-        fixes = setting("averaging.start_epoch=1"), setting("trainer.max_epochs=90")
+        fixes = example("averaging.start_epoch=1"), example("trainer.max_epochs=90")
         found.append(Mistake(what, ("averaging.start_epoch", "trainer.max_epochs"), fixes))
     return found
 
@@ -241,5 +245,5 @@ def _warmup(schedule: ScheduleConfig) -> list[Mistake]:
         f"schedule.{option} keeps the learning rate at schedule.warmup_start until {until}, but "
         "schedule.warmup_start is 0"
     )
-    fixes = setting("schedule.warmup_start=0.01"), setting("schedule.warmup_epochs=0")
+    fixes = example("schedule.warmup_start=0.01"), setting("schedule.warmup_epochs=0")
     return [Mistake(what, (f"schedule.{option.partition('=')[0]}", "schedule.warmup_start"), fixes)]

@@ -5,6 +5,7 @@ by signal n.
 """
 
 import importlib
+import os
 import sys
 
 from imagenet_ddp.cli import command
@@ -14,7 +15,7 @@ from imagenet_ddp.system.console import print_message
 
 
 def main() -> None:
-    with command.run_command("prepare"):
+    with command.run_command("prepare", lambda argv: options.read(argv, os.environ)):
         plan = command.planned("prepare", sys.argv[1:], options.read)
         data = plan.config.data
         if plan.config.prepare.name == "check":

@@ -5,11 +5,9 @@ Does not import torch.
 
 import contextlib
 import math
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
@@ -20,11 +18,11 @@ from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.cells import PARQUET
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, key_of, must_be, setting, without, without_effect
 from imagenet_ddp.prepare.archives.scan import look
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
-from imagenet_ddp.system.text import MIB
+from imagenet_ddp.system.text import MIB, near_names
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     """Return the mistakes of options whose files are read only later: an interrupted command is finished first."""
     found, data, file = list[Mistake](), config.data, config.decisions
     if config.out is not None:
-        found.append(Mistake("out has no effect with prepare=relabel", ("out",), (without("out"),)))
+        found.append(Mistake("out has no effect with prepare=relabel", ("out",), (without_effect("out"),)))
     if not file or not Path(file).is_file():
         got = f"but {describe_path(Path(file))} is not a file" if file else "but is not set"
         what = f"decisions must be the list with your decisions, a CSV file, {got}"
@@ -127,14 +125,16 @@ def _lists_near(file: Path) -> tuple[Fix, ...]:
     """Return what can be meant by a folder, or by a file that does not exist, in place of a list."""
     folder = file if file.is_dir() else file.parent
     lists = [path.name for path in sorted(folder.glob("*.csv")) if _takes_decisions(path)]
-    near = [FILE] if file.is_dir() else get_close_matches(file.name, lists, 1)
-    names = sorted(lists, key=lambda name: name not in near)
-    if not names:
+    of_folder = lists if len(lists) == 1 else [FILE]
+    near = of_folder if file.is_dir() else near_names(file.name, lists, 1)
+    if not lists:
         return (setting("decisions=FILE.csv"),)
-    first, *others = names
-    also = f" Other lists in {folder} are {', '.join(others)}" if others else ""
-    said = f"did you mean {shlex.quote(f'decisions={folder / first}')}?{also}"
-    return (Fix((f"decisions={folder / first}",), said=said),)
+    meant = [name for name in near if name in lists]
+    others = f"{'Other' if meant else 'The'} lists in {folder} are {', '.join(sorted({*lists} - {*meant}))}"
+    if not meant:
+        return (Fix(("decisions=FILE.csv",), said=others),)
+    fix = did_you_mean(f"decisions={folder / meant[0]}")
+    return (replace(fix, said=f"{fix.said} {others}") if len(lists) > 1 else fix,)
 
 
 def _takes_decisions(file: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Mistake, did_you_mean, must_be, setting
 from imagenet_ddp.report import comparison
 from imagenet_ddp.report.compared_runs import ComparedRuns
 from imagenet_ddp.report.leaderboard import leaderboard, markdown_document, seeds_table
@@ -22,9 +22,9 @@ from imagenet_ddp.report.run_curves import draw_curves
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.files import atomic_write, beside, describe_path, exists, not_writable_reason
+from imagenet_ddp.system.files import atomic_write, below, beside, describe_path, exists, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
-from imagenet_ddp.system.text import count_noun, printable
+from imagenet_ddp.system.text import count_noun, printable, shorten_list
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ class Options:
 def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    with command.run_command("report"):
+    with command.run_command("report", read):
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
             return
@@ -90,8 +90,10 @@ def read(argv: Sequence[str]) -> Options:
         else:
             hint = "type a run folder, such as runs/NAME/TIME, or a folder above run folders"
             what = f"must be a folder, but {'is a file' if exists(str(path)) else 'does not exist'}"
-            near = beside(path, Path.is_dir) or _newest_run(path.parent)
-            fixes = (Fix((str(near),), said=f"did you mean {near}?"),) if near else ()
+            if runs := below(path.parent, lambda each: (each / "config.yaml").is_file()):
+                hint = f"name a run that exists, such as {shorten_list([*map(str, runs)], 3)}"
+            near = beside(path, Path.is_dir)
+            fixes = (did_you_mean(str(near)),) if near else ()
             mistakes.append(Mistake(f"{describe_path(path)} {what}", (), fixes, "" if near else hint, (word,)))
     if (maps := typed.get("maps", "false")) not in ("true", "false"):
         mistakes.append(must_be("maps", "true or false", maps, setting("maps=false")))
@@ -117,12 +119,6 @@ def read(argv: Sequence[str]) -> Options:
         raise ConfigError(mistakes)
     default = folders[0] if len(folders) == 1 else "report"
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter, near_copies)
-
-
-def _newest_run(folder: Path) -> Path | None:
-    """Return the newest run in a folder of runs, or None."""
-    runs = [path.parent for path in folder.glob("*/config.yaml") if read_run(path.parent)]
-    return max(runs, key=lambda run: run.stat().st_mtime_ns, default=None)
 
 
 def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:

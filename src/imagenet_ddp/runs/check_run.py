@@ -11,10 +11,11 @@ from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import beside, describe_path
+from imagenet_ddp.system.files import below, beside, describe_path
 from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import near_names, shorten_list
 
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
 _WITHOUT_TRAINING = ("evaluate", "features", *USE_MODEL, "prepare", "benchmark")
@@ -27,8 +28,8 @@ ARGUMENTS = {
 # Lightning's callbacks that change what options set, or search for it in a module -> the option.
 REPLACED = {
     "StochasticWeightAveraging": "averaging=swa",
-    "GradientAccumulationScheduler": "trainer.accumulate_grad_batches=N",
-    "LearningRateFinder": "optim.lr=RATE",
+    "GradientAccumulationScheduler": "trainer.accumulate_grad_batches=VALUE",
+    "LearningRateFinder": "optim.lr=VALUE",
     "BatchSizeFinder": "trainer.batch_finder=true",
     "BackboneFinetuning": "model.freeze=backbone",
 }
@@ -91,10 +92,10 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[Mistake]:
 def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
     found: list[Mistake] = []
     for key, name in _known_classes(callbacks):
-        for argument, (allowed, example) in ARGUMENTS.items():
+        for argument, (allowed, usual) in ARGUMENTS.items():
             if name == "ResumeCheckpoint" and argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
-                found += expect(path, callbacks[key][argument], allowed, setting(f"{path}={example}"))
+                found += expect(path, callbacks[key][argument], allowed, example(f"{path}={usual}"))
         if name in REPLACED:
             what = f"callbacks.{key} must not be {name}, in whose place there is an option"
             fix = Fix((REPLACED[name],), (f"callbacks.{key}",))
@@ -133,8 +134,9 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     figures = FIGURES_OF.get(str(config.get("data", {}).get("labels")), FIGURES_OF["one"])
     known = _metrics(figures, has_validation=has_validation)
 
-    def closest(monitor: str) -> str:
-        return max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
+    def fix(path: str, monitor: str) -> Fix:
+        likeliest = max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
+        return Fix((f"++{path}={likeliest}",), is_meant=bool(near_names(monitor, [likeliest])))
 
     monitors = {
         key: f"val/{figures[1].name}" if (given := entries[key].get("monitor")) == "auto" else given
@@ -147,7 +149,7 @@ def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
             f"callbacks.{key}.monitor",
             f"one of {', '.join(known)}",
             shown(monitor),
-            setting(f"++callbacks.{key}.monitor={closest(str(monitor))}"),
+            fix(f"callbacks.{key}.monitor", str(monitor)),
         )
         for key, monitor in monitors.items()
         if monitor not in (None, *known)
@@ -178,25 +180,25 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistak
     store = CheckpointStore.of_run(path)
     if path.is_file() or store.files():
         return []
-    fixes = [setting(f"{key}=runs/NAME/TIME"), *([setting("resume=auto")] if key == "resume" else [])]
-    what = "is not a regular file" if path.exists() else "does not exist"
+    runs = below(path if path.is_dir() else path.parent, _has_checkpoint)
+    hint = f"name a run that exists, such as {shorten_list([*map(str, runs)], 3)}" if runs else ""
+    fixes = [] if runs else [setting(f"{key}=runs/NAME/TIME")]
+    fixes += [setting("resume=auto")] if key == "resume" else []
+    what, near = "is not a regular file" if path.exists() else "does not exist", list[Path]()
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt"
-        files = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
-        files = sorted(files, key=lambda file: key == "resume" and file.name != "last.ckpt")
-        fixes = [setting(f"{key}={file}") for file in files][:1] or fixes
-        if not files and (near := _newest(path)):
-            fixes = [setting(f"{key}={near}"), *fixes]
-    elif near := beside(path, lambda each: bool(CheckpointStore.of_run(each).files())):
-        fixes = [setting(f"{key}={near}"), *fixes]
+        files = [*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt"))]
+        usual = [file for file in files if file.name == ("last.ckpt" if key == "resume" else "best.ckpt")]
+        near = usual[:1] or files or runs
+    elif found := beside(path, _has_checkpoint):
+        near = [found]
     elif value.startswith("~"):  # no shell expands ~ after "resume="
-        fixes = [setting(f"{key}={environ.get('HOME', '/home/me')}{value[1:]}")]
+        near = [Path(f"{environ.get('HOME', '/home/me')}{value[1:]}")]
+    if len(near) == 1:
+        fixes, hint = [meant(f"{key}={near[0]}")], ""
     what = f"{key} must be a checkpoint file or a run folder, but {describe_path(path)} {what}"
-    return [Mistake(what, (key,), tuple(fixes))]
+    return [Mistake(what, (key,), tuple(fixes), hint)]
 
 
-def _newest(folder: Path) -> Path | None:
-    """Return the newest run in a folder of runs, or None."""
-    files = [file for run in folder.glob("*") for file in CheckpointStore.of_run(run).files()[:1]]
-    newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
-    return newest and CheckpointStore.run_dir_of(newest)
+def _has_checkpoint(run: Path) -> bool:
+    return bool(CheckpointStore.of_run(run).files())

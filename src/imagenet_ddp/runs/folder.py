@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from imagenet_ddp.config.validators import TEXTS
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Mistake, meant, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.system.files import open_to_append, read_small
@@ -122,7 +122,7 @@ def taken(folder: Path, key: str = "hydra.run.dir", *, can_resume: bool) -> Mist
     named = folder if folder.name else folder.absolute()  # `.`
     stem = f"{named.name}-" if named.name[-1:].isdigit() else named.name
     free = next(path for n in itertools.count(2) if not (path := named.parent / f"{stem}{n}").exists())
-    fixes = [setting(f"{key}={free}")]
+    fixes = [meant(f"{key}={free}")]
     if can_resume and CheckpointStore.of_run(folder).files():
         fixes.append(setting(f"resume={folder}", aim="to continue that run"))
     return Mistake(f"{key}={folder} must be a new folder, but holds a run", (key,), tuple(fixes))

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import secrets
@@ -10,13 +11,14 @@ import stat
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, cast
 
 import yaml
 
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import first_line, near_names
+
+MOST_BELOW = 1000  # folders to look at for what may be meant
 
 
 @contextmanager
@@ -182,16 +184,23 @@ def begins_as_zip(path: Path) -> bool:
 
 
 def beside(path: Path, accepts: Callable[[Path], bool]) -> Path | None:
-    """Return what lies beside a missing path under the most similar name, else under one that begins with it, as where
-    a path was cut at a space; None if there is none. accepts: whether it can be meant."""
+    """Return what lies beside a missing path under the most similar name, else under one that goes on after a space, at
+    which the path was cut; None if there is none. accepts: whether it can be meant."""
     with suppress(OSError):
-        names = sorted(each.name for each in path.parent.iterdir())
-        near = [
-            *get_close_matches(path.name, names, 5),
-            *(name for name in names if path.name and name.startswith(path.name)),
-        ]
-        return next(filter(accepts, map(path.with_name, near)), None)
+        others = sorted(path.parent.iterdir(), key=lambda each: (each.suffix != path.suffix, each.name))
+        stems = near_names(path.stem, {each.stem for each in others})
+        near = [each for stem in stems for each in others if each.stem == stem]
+        near += [each for each in others if each.name.startswith(f"{path.name} ")]
+        return next(filter(accepts, near), None)
     return None
+
+
+def below(folder: Path, accepts: Callable[[Path], bool]) -> list[Path]:
+    """Return the folders up to two levels below one that can be meant, the newest first."""
+    with suppress(OSError):
+        inside = itertools.islice(itertools.chain(folder.glob("*/"), folder.glob("*/*/")), MOST_BELOW)
+        return sorted(filter(accepts, inside), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    return []
 
 
 def describe_path(path: Path) -> str:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from imagenet_ddp.mistakes import Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, meant, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import as_in_tables, printable
 
@@ -71,15 +71,16 @@ def validate(option: str, out: str | None) -> list[Mistake]:
         return []  # a mistake in any format
     suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
     if suffix in NOT_WRITTEN:
-        close = {".json": "jsonl", ".htm": "html"}.get(suffix, chosen) if option == "auto" else chosen
-        instead = Path(out or "").with_suffix(f".{close}")
-        return [must_be("out", "a file of csv, jsonl, xlsx or html", str(out), setting(f"out={instead}"))]
+        close = {".json": "jsonl", ".htm": "html"}.get(suffix) if option == "auto" else chosen
+        instead = Path(out or "").with_suffix(f".{close or chosen}")
+        fix = Fix((f"out={instead}",), is_meant=close is not None)
+        return [must_be("out", "a file of csv, jsonl, xlsx or html", str(out), fix)]
     if chosen in FILES_ONLY and out is None:
         return [Mistake(f"out must be a file for format={chosen}, got null", keys, (setting(f"out=FILE.{chosen}"),))]
     if SUFFIXES.get(suffix, chosen) != chosen:
         return [Mistake(f"format must be that of out={out}, got {option}", keys, (setting("format=auto"),))]
     if chosen in FILES_ONLY and suffix != f".{chosen}":
-        fix = setting(f"out={Path(out or '').with_suffix(f'.{chosen}')}")
+        fix = meant(f"out={Path(out or '').with_suffix(f'.{chosen}')}")
         return [Mistake(f"out must end in .{chosen} for format={chosen}, got {out}", keys, (fix,))]
     if chosen == "xlsx":
         instead = setting("out=FILE.csv", "format=csv")

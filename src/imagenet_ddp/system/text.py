@@ -8,6 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,6 +69,13 @@ def alphabetical(name: str) -> tuple[str, str]:
 def class_list(names: Iterable[str], at_most: int = 5) -> str:
     """Return names of classes as text, in alphabetical order for people, shortened as by shorten_list."""
     return shorten_list(sorted(names, key=alphabetical), at_most)
+
+
+def near_names(word: str, names: Iterable[str], at_most: int = 5) -> list[str]:
+    """Return the names that a mistyped word may mean, the likeliest first. Those with other digits name other things:
+    runs/mine2 and runs/mine3, resnet18 and resnet34."""
+    numbered = (name for name in names if re.sub(r"\D", "", name) == re.sub(r"\D", "", word))
+    return get_close_matches(word, numbered, at_most)
 
 
 def without_secrets(value: Any) -> Any:

@@ -15,14 +15,14 @@ from imagenet_ddp.runs.disk_errors import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.text import first_line
-from imagenet_ddp.tune.options import StudyPlan, read
+from imagenet_ddp.tune.options import StudyPlan, checked, read
 from imagenet_ddp.tune.search_space import as_overrides
 
 
 def main() -> None:
     use_utf8()
     signals = Signals().install()
-    with command.exit_codes("tune"):
+    with command.exit_codes("tune", lambda argv: checked(as_overrides(argv), os.environ)):
         plan = command.planned("tune", as_overrides(sys.argv[1:]), read)
         with folder_errors_as_run_error(plan.folder), folder.lock(plan.folder):
             code = _run(plan, signals)

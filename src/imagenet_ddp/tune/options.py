@@ -1,7 +1,7 @@
 """Turn the command line of tune into a study, or report all of its mistakes at once. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +43,13 @@ class StudyPlan:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> StudyPlan:
     """Return the study to run; make its folder if it is new, else the study there is continued. argv: as returned by
     as_overrides. Raises ConfigError with every mistake."""
+    plan, is_given = checked(argv, environ)
+    entries = {each.key: each.entry for each in plan.parameters}
+    return replace(plan, folder=_folder(plan.folder, [*plan.train_argv], entries, is_given=is_given))
+
+
+def checked(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[StudyPlan, bool]:
+    """Return (the study, whether its folder is typed), and make nothing. Raises ConfigError with every mistake."""
     request = parse.composed("tune", argv)
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.config.optim
@@ -76,12 +83,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> StudyPlan:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
     slots = make_slots(typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
-    folder = _folder(Path(request.hydra.run.dir).absolute(), train_argv, {each.key: each.entry for each in parameters},
-                     is_given=request.names_folder)  # fmt: skip
-    requeue = request.names_folder and config.cluster.requeue
-    return StudyPlan(
+    folder, is_given = Path(request.hydra.run.dir).absolute(), request.names_folder
+    requeue = is_given and config.cluster.requeue
+    plan = StudyPlan(
         tuple(argv), tuple(train_argv), options, config.seed, requeue, tuple(parameters), tuple(slots), folder
     )
+    return plan, is_given
 
 
 def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_given: bool) -> Path:

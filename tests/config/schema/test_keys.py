@@ -68,7 +68,7 @@ def test_conf_lists_every_key_of_the_trainer_with_its_default():
         ("devices", [2, -1, [0, 3], "0,3", "2"], [0, True, [], [0, 0], "all"]),
         ("max_epochs", [-1, None], [-2, "abc", 2.5, True]),
         ("limit_train_batches", [3, 0.5, 1.0], [1.5, -1]),
-        ("max_time", ["00:12:00:00", {"hours": 12}], ["1h"]),
+        ("max_time", ["00:12:00:00", {"hours": 12}], ["1 h"]),
         ("gradient_clip_val", [1], [float("nan")]),
         ("benchmark", [None, True], ["yes", 1]),
     ],
@@ -78,7 +78,7 @@ def test_what_lightning_takes_is_accepted(key: str, accepted: list[Any], refused
     for value in refused:
         (text,) = map(str, validate_group("trainer", {key: value}))
         assert text.startswith(f"trainer.{key} must be ")
-        assert f", got {shown(value)}. Hint: set trainer.{key}=" in text or key == "benchmark"
+        assert f", got {shown(value)}. Hint: for example, set trainer.{key}=" in text or key == "benchmark"
 
 
 @pytest.mark.parametrize("group", [DataConfig, OptimConfig, ScheduleConfig, LossConfig])

@@ -199,7 +199,7 @@ def test_a_node_without_gpus_has_one_process():
     [
         # several nodes, and nowhere to meet
         ({"MASTER_ADDR": "10.0.0.1"}, "", "MASTER_ADDR=10.0.0.1 means that several nodes take part, but "
-         "trainer.num_nodes is not set, so that each of them would train alone. Hint: set "
+         "trainer.num_nodes is not set, so that each of them would train alone. Hint: for example, set "
          "trainer.num_nodes=2 if there are two, or trainer.num_nodes=1 to use this machine only."),
         ({}, "num_nodes=2 devices=8", "needs a rendezvous address...Hint: on every node, type `MASTER_ADDR=<address of "
          "node 0> python -m imagenet_ddp.train num_nodes=2 devices=8`"),

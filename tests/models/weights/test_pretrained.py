@@ -202,7 +202,7 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
 def test_a_mistyped_file_is_taken_for_one_with_a_similar_name(net: torch.nn.Module, tmp_path: Path):
     (tmp_path / "lite0.txt").touch()  # no weights
     torch.save(net.state_dict(), tmp_path / "lite0.pth")
-    for typed, fix in (("lite.pth", str(tmp_path / "lite0.pth")), ("resnet.pth", "DEFAULT")):
+    for typed, fix in (("lit0.pth", str(tmp_path / "lite0.pth")), ("lite1.pth", "DEFAULT")):
         with pytest.raises(ConfigError) as caught:
             found(tmp_path / typed)
         [mistake] = caught.value.mistakes

@@ -14,7 +14,7 @@ from omegaconf import MISSING
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.section import OneOf, hints
 from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, PerMachine, choice, expect, integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, example, meant
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
 _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
@@ -53,7 +53,15 @@ class Key:
     def fix(self) -> Fix:
         """Return an allowed value to type."""
         value, _, aim = self.example.partition(" ")
-        return setting(f"{self.path}={value}", aim=aim)
+        return example(f"{self.path}={value}", aim=aim)
+
+    def nearest(self, value: Any) -> str | None:
+        """Return the allowed value, as it is typed, that a wrong one probably means; None if there is none. A number
+        may have the unit that its key names: 3min for budget_min."""
+        if self.allowed is None:
+            return None
+        unit = re.escape(self.path.rpartition("_")[2].removesuffix("s"))
+        return self.allowed.nearest(re.sub(rf"(?<=\d) ?({unit}s?|px)$", "", value) if isinstance(value, str) else value)
 
 
 @functools.cache
@@ -78,8 +86,8 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
         parent, _, name = path.rpartition(".")
         is_own = name == "name" and values.get("_target_")  # its name is free
         if parent == group and name in values and key.allowed is not None and not is_own:
-            near = key.allowed.nearest(values[name])
-            fixes = [setting(f"{path}={near}") if near else key.fix]
+            near = key.nearest(values[name])
+            fixes = [meant(f"{path}={near}") if near else key.fix]
             if name == "name" and (own := declared(command).get(f"{group}._target_")):
                 fixes.append(own.fix)
             found += expect(path, values[name], key.allowed, *fixes)

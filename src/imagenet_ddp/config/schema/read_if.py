@@ -14,7 +14,7 @@ from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.config.section import OneOf, leaves
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, without, without_effect
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Condition:
         group, _, last = key.rpartition(".")
         is_file = last == "name" and (conf_dir() / group / f"{self.example}.yaml").is_file()
         return tuple(f"{group if is_file else key}={self.example}".split())
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no other value makes the condition hold."""
+        return self.allowed.forms == (self.example,)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """values: path -> value. A key that this command does not have restricts nothing."""
@@ -141,7 +146,7 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             Mistake(
                 f"{option} has no effect, because only training reads {path}",
                 (path,),
-                (without(option),),
+                (without_effect(option),),
                 "type it for `python -m imagenet_ddp.train`",
             )
             for path in OF_TRAINING
@@ -159,13 +164,14 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             continue
         if failed := [each for each in conditions if not each.holds(values)]:
             key = failed[0].keys[0]
-            options = [option for each in failed for option in each.options]
+            options = tuple(option for each in failed for option in each.options)
+            fix = Fix(options, is_example=not all(each.is_sure for each in failed))
             found.append(
                 Mistake(
                     f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and "
                     f"{key} is {shown(values[key])}",
                     (path, *(name for each in failed for name in each.keys)),
-                    (setting(*options), without(path)),
+                    (fix, without(path)),
                 )
             )
     return found
@@ -195,7 +201,7 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
             if key.readers:
                 needed = Condition((f"{group}.name",), kind(key.reader_words, key.readers.__contains__), key.readers[0])
             why = f"it is read only if {needed.words}, and {group}.name is {chosen.name}"
-            fixes = (setting(*needed.options), without(option))
+            fixes = (Fix(needed.options, is_example=not needed.is_sure), without(option))
             if value != "VALUE" and any(_sets(each, f"{group}.name") or key_of(each) == group for each in typed):
                 fixes = fixes[::-1]  # the choice was meant
         keys = (path, own if chosen.target else f"{group}.name")

@@ -30,7 +30,10 @@ _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours",
 
 
 def _nearest_time(value: Any) -> str | None:
-    """Return days:hours:minutes:seconds for hours:minutes:seconds, which YAML reads as a number of seconds."""
+    """Return days:hours:minutes:seconds for 12h, or for hours:minutes:seconds, which YAML reads as a number of
+    seconds."""
+    if match := re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", str(value)):
+        value = sum(int(count or 0) * unit for count, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True))
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         days, rest = divmod(value, 86400)
         return f"{days:02}:{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"

@@ -37,7 +37,7 @@ from imagenet_ddp.data.sources.walk import (
     look_in,
     unpacked,
 )
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, meant, must_be, setting
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
 
@@ -133,12 +133,12 @@ class ImageFolder(SourceType[FolderData]):
             return [must_be("data.root", "the folder of the images", "null", fix)]
         if not (root := Path(data.root)).is_dir():
             if root.suffix.lower() in TABLE_SUFFIXES:
-                fix = setting("data=table", f"data.root={data.root}")
+                fix = meant("data=table", f"data.root={data.root}")
             elif root.exists():
                 near = next(filter(has_class_folders, [*root.absolute().parents][:2]), None)
-                fix = unpacked(root, "data.root") or (_did_you_mean(near) if near else fix)
+                fix = unpacked(root, "data.root") or (did_you_mean(f"data.root={near}") if near else fix)
             elif near := beside(root, Path.is_dir):
-                fix = _did_you_mean(near)
+                fix = did_you_mean(f"data.root={near}")
             what = "is a file" if root.exists() else "does not exist"
             return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
@@ -242,10 +242,6 @@ def _no_classes(
     return Mistake(what, ("data.root",), hint=f"add images of another class as {folder}/<class>/") if is_train else None
 
 
-def _did_you_mean(root: Path) -> Fix:
-    return Fix((f"data.root={root}",), said=f"did you mean {shlex.quote(f'data.root={root}')}?")
-
-
 def _above_classes(folder: Path) -> str:
     """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
     above the right one; "" if not. A folder with many sub-folders is not asked."""
@@ -269,7 +265,7 @@ def _unsorted(folder: Path, key: str) -> Mistake:
     table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
     above = folder.absolute().parent
     if key == "data.root" and images and has_class_folders(above):  # it is one of the classes
-        return Mistake(what, (key,), (_did_you_mean(above),))
+        return Mistake(what, (key,), (did_you_mean(f"data.root={above}"),))
     return Mistake(what, (key,), hint=f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}")
 
 

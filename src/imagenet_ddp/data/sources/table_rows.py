@@ -14,7 +14,7 @@ from imagenet_ddp.data.sources.cells import Cells, find_columns, read_cells
 from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
 from imagenet_ddp.data.sources.walk import IMAGE_EXTENSIONS
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting, without
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
@@ -114,7 +114,7 @@ def _file_and_folder(data: TableData) -> tuple[Path, Path]:
         if data.root and path.is_dir():
             ways = setting("data.root=FILE.csv"), setting("data=imagefolder", f"data.root={path}")
         elif near := beside(path, lambda each: each.suffix.lower() in TABLE_SUFFIXES):
-            ways = (setting(f"data.root={near}"),)
+            ways = (did_you_mean(f"data.root={near}"),)
         raise ConfigError(Mistake(f"data.root must be the table of the images, {got}", ("data.root",), ways))
     folder = Path(data.images_dir) if data.images_dir else path.parent
     if not folder.is_dir():

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS, install_heic, reads_heic
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import count_noun
 
@@ -203,12 +203,13 @@ def validate_images(pattern: str) -> list[Mistake]:
 
 
 def _no_images(pattern: str, heic: Heic) -> Mistake:
-    what = f"images={pattern} must match image files, but {describe_path(Path(pattern))} matches none{heic.words}"
+    is_missing = not (glob.has_magic(pattern) or Path(pattern).exists())
+    where, end = describe_path(Path(pattern)), "does not exist" if is_missing else f"matches none{heic.words}"
     said = f"{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
-    if not glob.has_magic(pattern) and not Path(pattern).exists() and (near := beside(Path(pattern), Path.exists)):
-        fix = Fix((f"images={near}",), said=f"did you mean images={near}?")
-    return Mistake(what, ("images",), (fix,))
+    if is_missing and (near := beside(Path(pattern), Path.exists)):
+        fix = did_you_mean(f"images={near}")
+    return Mistake(f"images={pattern} must match image files, but {where} {end}", ("images",), (fix,))
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

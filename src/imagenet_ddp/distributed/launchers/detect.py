@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.launchers.request import requested_address, typed_
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Mistake, example, must_be, setting, without, without_effect
 from imagenet_ddp.system import interfaces
 
 
@@ -186,7 +186,7 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
                 f"cluster.address={cluster.address} is for runs on several nodes, but trainer.num_nodes is "
                 f"{num_nodes or 'not set'}"
             )
-            ways = without("cluster.address"), setting("trainer.num_nodes=2")
+            ways = without_effect("cluster.address"), example("trainer.num_nodes=2")
             keys = ("cluster.address", "trainer.num_nodes")
             raise ConfigError(Mistake(what, keys, ways if num_nodes == 1 else ways[::-1]))
         # a batch script may export the address for any number of nodes, which SLURM knows
@@ -200,7 +200,7 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | N
                 "that each of them would train alone"
             )
             ways = (
-                setting("trainer.num_nodes=2", aim="if there are two"),
+                example("trainer.num_nodes=2", aim="if there are two"),
                 setting("trainer.num_nodes=1", aim="to use this machine only"),
             )
             raise ConfigError(Mistake(what, ("MASTER_ADDR", "trainer.num_nodes"), ways))

@@ -7,7 +7,7 @@ from typing import Any
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.exported.formats.base import CARD, CONFIG
 from imagenet_ddp.exported.formats.registry import FORMATS, format_of, graph_format
-from imagenet_ddp.mistakes import Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Mistake, meant, must_be, setting, without
 from imagenet_ddp.models.weights import hub
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system import table_files
@@ -73,7 +73,7 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
     if path.is_dir():  # which may have no name, as `.`
         return found
     if path.suffix != kind.suffix:
-        fix = setting(f"out={path.with_suffix(kind.suffix)}")
+        fix = meant(f"out={path.with_suffix(kind.suffix)}")
         found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
     elif not config["overwrite"]:
         ways = setting("out=FILE"), setting("overwrite=true")
@@ -92,7 +92,7 @@ def _check_push(config: Mapping[str, Any]) -> list[Mistake]:
         what = f"push needs format=safetensors, which timm and model.weights=hf://OWNER/NAME read, got {kind.name}"
         found.append(Mistake(what, ("format", "push"), (setting("format=safetensors"),)))
     elif path.name != f"model{kind.suffix}" and not path.is_dir():
-        fix = setting(f"out={path.with_name(f'model{kind.suffix}')}")
+        fix = meant(f"out={path.with_name(f'model{kind.suffix}')}")
         found.append(must_be("out", f"a file named model{kind.suffix} with push", path.name, fix))
     return found
 

@@ -18,7 +18,7 @@ from imagenet_ddp.config.paths import HUB, is_file, is_remote
 from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting
+from imagenet_ddp.mistakes import Mistake, did_you_mean, must_be, setting
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.timm_names import is_of_timm
@@ -106,8 +106,10 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
     except FileNotFoundError:
         what = f"{key} must be a file of weights, but {path} does not exist"
         ways = (setting(f"{key}=DEFAULT", aim="to load the weights of the library"),) if library else ()
-        if near := beside(path, lambda each: each.suffix == path.suffix and each.is_file()):
-            ways = (Fix((f"{key}={near}",), said=f"did you mean {key}={near}?"),)
+        if near := beside(
+            path, lambda each: each.suffix == path.suffix and (each.is_file() or (each / "checkpoints").is_dir())
+        ):
+            ways = (did_you_mean(f"{key}={near}"),)
         raise ConfigError(Mistake(what, (key,), ways, hint="" if ways else "correct the path")) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
