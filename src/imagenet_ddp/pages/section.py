@@ -135,7 +135,7 @@ class Checked:
             return None
         suggested = classes[0] if classes else ""
         text = self.decided(file, path, label, suggested) or chosen
-        chosen = {KEEP: KEEP, REMOVE: REMOVE, MOVE: suggested}.get(text.casefold(), text)
+        chosen = as_text_cell({KEEP: KEEP, REMOVE: REMOVE, MOVE: suggested}.get(text.casefold(), text))
         words = {KEEP: KEEP} if label else {}
         words |= {as_text_cell(name): f"move to {name}" for name in classes}
         words |= {REMOVE: REMOVE} if self.can_remove else {}
