@@ -192,10 +192,11 @@ def test_a_class_without_images_is_a_fault(
     (folder / "cat" / "000.jpg").write_bytes(b"no image")
     options = ["data=imagefolder", f"data.root={pets}", "out=report"]
     fault = "must contain images, but 1 of 4 contains none: wolf. Hint: add images, or remove the folder"
+    left_out = "without images is left out here, and refused by train: wolf. Hint: add images, or remove the folder"
     assert done("prepare=check", *options) == 1
     said = capsys.readouterr().out
     first, *others = said.partition("What to mend first:\n")[2].splitlines()
-    assert fault in first and any("cannot be read" in line for line in others)
+    assert left_out in first and any("cannot be read" in line for line in others)
     assert said.count("wolf") == 1 and " of 3 classes." in said
     scan = parse.command_line("features", [*options[:2], "model.weights=DEFAULT"], {}).scan
     assert scan is not None and scan.open is not None and len(scan.open().classes) == 3

@@ -15,6 +15,7 @@ import pytest
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import folder_labels, label_changes, relabel
 from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.decisions import Decision
 
 HEADER = ["path", "label", "suggested", "score", "split", "decision"]
 FOLDER = ("data=imagefolder", "data.root=pets")
@@ -530,6 +531,12 @@ def test_unlabelled_images_get_a_class(
     prepare(*options, "undo=true")
     assert "5 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()
+
+
+def test_the_name_of_a_class_may_be_written_in_other_letters():
+    of = Decision(2, "a.jpg", "cat", "", "", "DOG")
+    assert of.meaning("cat", ["cat", "dog"]) == "dog"
+    assert of.meaning("cat", ["Dog", "cat", "dog"]) is None and of.meaning("cat", ["DOG", "cat", "dog"]) == "DOG"
 
 
 def test_a_further_class_needs_its_folder(inbox: dict[str, str], capsys: pytest.CaptureFixture[str]):

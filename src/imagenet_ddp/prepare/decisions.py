@@ -41,7 +41,8 @@ class Decision:
         """Return the class that the image shall have, "" if it shall be removed, None if the text has no meaning, or
         two. label: its class now."""
         word = self.text.casefold()
-        meanings = {self.text, *([label] if word == KEEP else []), *([self.suggested] if word == MOVE else [])}
+        named = {self.text} & {*classes} or {each for each in classes if each.casefold() == word}
+        meanings = {*named, *([label] if word == KEEP else []), *([self.suggested] if word == MOVE else [])}
         meanings = (meanings & {*classes}) | ({""} if word == REMOVE else set())
         return meanings.pop() if len(meanings) == 1 else None
 

@@ -60,17 +60,26 @@ def test_groups_change_the_digest_and_no_groups_nothing(images: FileImages, tmp_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("path,group\na/00.jpg,1\na/none.jpg,1\nc/1.jpg,2\n",
-         r"but 2 rows of .* do not: row 3 \(a/none.jpg\), row 4 \(c/1.jpg\). Hint: remove those rows"),
+        ("path,group\na/00.jpg,1\na/notes.txt,1\na,2\n",
+         r"but 2 rows of .* do not: row 3 \(a/notes.txt\), row 4 \(a\). Hint: remove those rows"),
+        ("path,group\nx/a/00.jpg,1\nx/b/01.jpg,1\n", r"but 2 rows of .* do not: row 2 \(x/a/00.jpg\), row 3"),
         ("path,label\na/00.jpg,1\n", "but .*groups.csv has no group: its columns are path, label. Hint: "),
         (None, r"but .* is not a file. Hint: set data.groups=null."),
     ],
 )  # fmt: skip
 def test_a_wrong_table_is_one_sentence(text: str | None, said: str, images: FileImages, tmp_path: Path):
+    (tmp_path / "photos/a/notes.txt").touch()
     file = str(tmp_path) if text is None else table(tmp_path, text)
     with pytest.raises(ConfigError, match=said) as caught:
         read_groups(file, images)
     assert [each.keys for each in caught.value.mistakes] == [("data.groups",)]
+
+
+def test_images_that_were_removed_since_are_left_out_of_the_list(images: FileImages, tmp_path: Path):
+    notes: list[str] = []
+    file = table(tmp_path, "path,group\na/00.jpg,1\na/gone.jpg,1\na/02.jpg,1\n")
+    assert read_groups(file, images, notes=notes).tolist() == read_groups(file, images).tolist() == [[0, 0], [1, 0]]
+    assert notes == [f"1 row of {file} is left out, because the images were removed or moved: row 3 (a/gone.jpg)."]
 
 
 def test_pairs_connect_by_any_number_of_steps():

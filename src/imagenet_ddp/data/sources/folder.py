@@ -64,10 +64,17 @@ class Listed:
         return [name for name, count in zip(self.classes, counts, strict=True) if count]
 
     def only(self, classes: Collection[str]) -> "Listed":
-        """Leave out the other classes, which must have no images."""
+        """Leave out the other classes, which must have no images, and say so where the whole is not refused."""
         kept, images = [name for name in self.classes if name in classes], copy(self.images)
         images.targets = np.searchsorted(kept, np.array(self.classes)[images.targets])
-        return replace(self, names=[name for name in self.names if one_form(name) in kept], classes=kept, images=images)
+        names = [name for name in self.names if one_form(name) in kept]
+        left_out, empty = [name for name in self.classes if name not in kept], self.empty
+        if left_out:
+            number, are = count_noun(len(left_out), "class folder"), "is" if len(left_out) == 1 else "are"
+            what = f"{number} of {images.location} without images {are} left out here, and refused by train: "
+            what += class_list(left_out)
+            empty = [replace(each, what=what) for each in empty]
+        return replace(self, names=names, classes=kept, images=images, empty=empty)
 
 
 class ImageFolder(SourceType[FolderData]):
@@ -201,7 +208,7 @@ def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val
         notes += filter(None, [_above_classes(layout.train)])
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
-        together = read_groups(data.groups, train.images)
+        together = read_groups(data.groups, train.images, notes=notes)
         images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold, together)
         return Source(train.classes, images, held_out, notes=notes, digest=digits, doubts=doubts)
     assert val is not None

@@ -17,10 +17,13 @@ COLUMNS = ("path", "group")
 MAX_ROWS = 10  # named in a message
 
 
-def read_groups(file: str | None, images: FileImages, *, whole: bool = True) -> np.ndarray:
+def read_groups(
+    file: str | None, images: FileImages, *, whole: bool = True, notes: list[str] | None = None
+) -> np.ndarray:
     """Return the pairs of positions (P, 2) of images that belong together. file: a table with the columns path, group.
     A path is absolute, or relative to the folder of the images or to the current folder. whole: False if `images` has
-    only some of the images, so that a path may be that of another. Raises ConfigError."""
+    only some of the images, so that a path may be that of another. notes: gets a sentence about rows that are left out,
+    because their images were removed or moved. Raises ConfigError."""
     if file is None:
         return np.zeros((0, 2), np.int64)
     path = Path(file)
@@ -41,13 +44,15 @@ def read_groups(file: str | None, images: FileImages, *, whole: bool = True) -> 
     names = ((_absolute(images.path(at)), at) for at in range(len(images)))
     positions = {name: at for name, at in names if name in wanted}
     first: dict[str, int] = {}
-    pairs, wrong = list[tuple[int, int]](), list[str]()
+    pairs, wrong, gone = list[tuple[int, int]](), list[str](), list[str]()
+    is_list = bool(positions)  # else the paths are not relative to one of the two folders
     for number, cell, both, group in zip(
         cells.numbers, cells.columns["path"], meant, cells.columns["group"], strict=True
     ):
         found = next((positions[each] for each in both if each in positions), None)
         if found is None:
-            wrong.append(f"row {number} ({printable(cell)})")
+            is_gone = is_list and not any(map(os.path.lexists, both))
+            (gone if is_gone else wrong).append(f"row {number} ({printable(cell)})")
         elif group.strip():
             pairs.append((found, first.setdefault(group.strip(), found)))
     if wrong and whole:
@@ -57,6 +62,9 @@ def read_groups(file: str | None, images: FileImages, *, whole: bool = True) -> 
         )
         hint = "remove those rows, or correct their paths: absolute, or relative to that folder or to the current one"
         raise ConfigError(Mistake(what, ("data.groups",), hint=hint))
+    if gone and whole and notes is not None:
+        rows = f"{count_noun(len(gone), 'row')} of {path} {'is' if len(gone) == 1 else 'are'} left out"
+        notes.append(f"{rows}, because the images were removed or moved: {shorten_list(gone, MAX_ROWS)}.")
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 

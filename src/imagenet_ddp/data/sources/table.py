@@ -57,7 +57,8 @@ def _open(
 ) -> Source:
     digits = digest(train, val) if train is not None else digest(val)
     if data.val_fraction is not None and train is not None:
-        together = read_groups(data.groups, train)
+        notes = [*notes]
+        together = read_groups(data.groups, train, notes=notes)
         train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold, together)
     val.weights = None  # validation weights all images equally
     if train is not None and len(train) and (weights := train.weights) is not None:
