@@ -28,9 +28,9 @@ NEW = "astronaut", "chelsea", "coffee", "rocket"
 WIDTH, HEIGHT, SCALE = 400, 690, 2  # in CSS pixels, and pixels for each
 # Of the check page: what to mend, without the size of the classes, which are small here, and the wrong labels.
 CHECK = """
-nav, .name, .note, .figures, .verdict > :not(:first-child), .verdict li:has([href="#classes"]),
-details, section:not(#wrong_labels) { display: none; }
-section { padding-top: 8px !important; }
+nav, details, .name, .note, .figures, .verdict > :not(:first-child), .verdict li:has([href="#classes"]),
+section:not(#wrong_labels) { display: none; }
+header h1 { margin-bottom: 16px; } section { margin: 0; padding: 8px 0 0; border: 0; }
 """
 # Of the page of predict: the pictures, with two classes side by side.
 RESULT = """
