@@ -83,6 +83,7 @@ class Mistake:
     what: what was expected and what was found, without a full stop: "optim.lr must be a number > 0, got -1". keys: the
     keys whose values make it a mistake. fixes: ways to correct it. hint: advice where the user must decide or do
     something else; it follows the fixes. typed: words of the command line that are no options, which a fix replaces.
+    missing: the path that does not exist, if that is the whole mistake.
     """
 
     what: str
@@ -90,6 +91,12 @@ class Mistake:
     fixes: tuple[Fix, ...] = ()
     hint: str = ""
     typed: tuple[str, ...] = ()
+    missing: str = ""
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the first fix corrects the command line."""
+        return bool(self.fixes) and self.fixes[0].is_complete
 
     @property
     def advice(self) -> str:

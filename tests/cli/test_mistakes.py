@@ -63,6 +63,8 @@ LINES: dict[str, list[str]] = {
     # ---- choices
     "data=STL10": ["data", "data=stl10"], "data=null": ["data", "data=shapes"],
     "model=resnet50": ["model", "model.name=resnet50 without model"], "optim=adamm": ["optim", "optim=adam"],
+    "model.weights=true": ["model.weights", "model.weights=DEFAULT"],
+    "model.weights=false": ["model.weights", "model.weights=null"],
     "logger=tb": ["logger", "logger=tensorboard"],
     "optim.name=torch.optim.AdamW": ["optim.name", "optim.name=adamw", "optim._target_=torch.optim.Adam"],
     "optim.name=adan": ["optim.lr optim.name", "optim.lr=0.001"],
@@ -435,6 +437,20 @@ def test_the_list_ends_with_the_whole_corrected_line(
     assert mistakes(shlex.split(typed)) == []
 
 
+@pytest.mark.parametrize("line", ["-a resnet50 --lr 0.1 /gone", "data.root=/gone", "/gone/a optim=adamm"])
+def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
+    line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["train", *line.split()])
+    with pytest.raises(SystemExit), command.exit_codes("train"):
+        command.request("train")
+    before, last = capfd.readouterr().err.splitlines()[-2:]
+    _, _, typed = last.partition("python -m imagenet_ddp.train ")
+    (mistake,) = mistakes(shlex.split(typed))
+    assert before == f"Corrected command (once {mistake.missing} exists):" and mistake.missing in line
+    assert mistakes(shlex.split(typed.replace(mistake.missing, "pets"))) == []
+
+
 def test_the_corrected_line_of_prepare_names_what_to_do(
     here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -462,6 +478,8 @@ def test_the_corrected_line_of_prepare_names_what_to_do(
         "model.name=resnet19",  # other digits name other things
         "resume=of/2",
         "resume=bogus",
+        "data=imagefolder data.root=/gone",  # the line as it stands
+        "data=imagefolder data.root=/gone optim=bogus",
     ],
 )
 def test_no_line_is_offered_where_something_must_be_decided(

@@ -146,19 +146,23 @@ def refuse(error: ConfigError, verb: str, check: Check | None = None) -> NoRetur
     sys.exit(2)
 
 
-def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> list[str] | None:
-    """Return the command line with the first fix of each mistake, and of those that only then are found; None if that
-    does not lead to a line without mistakes."""
-    words = corrected(argv, mistakes)
+def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tuple[list[str], str]:
+    """Return (the command line with the first fix of each mistake, and of those that only then are found; the path
+    that must exist before it has no mistake). The line is [] if the fixes do not lead to one."""
+    words = argv
     for _ in range(MOST_ROUNDS):
-        if words is None:
-            return None
+        left = [each for each in mistakes if each.is_corrected or not each.missing]
+        if not left:
+            return (words, mistakes[0].missing) if words != argv else ([], "")
+        more = corrected(words, left)
+        if more is None:
+            break
         try:
-            check(words)
-            return words
+            check(more)
+            return more, ""
         except ConfigError as error:
-            words = corrected(words, error.mistakes)
-    return None
+            words, mistakes = more, error.mistakes
+    return [], ""
 
 
 def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
@@ -173,9 +177,11 @@ def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     check = check or (lambda argv: command_line(verb, argv, os.environ, opens=False))
-    if argv := _corrected(sys.argv[1:], error.mistakes, check):
+    argv, missing = _corrected(sys.argv[1:], error.mistakes, check)
+    if argv:
         batch = slurm.sbatch_words(sys.argv[1:], os.environ)
         others = " (with your other options of sbatch before the script)" if batch else ""
+        others += f" (once {missing} exists)" if missing else ""
         lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv, shlex.join(batch))]
     say_once("\n".join(lines))
 

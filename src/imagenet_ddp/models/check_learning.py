@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, must_be, setting
 from imagenet_ddp.models import timm_names
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import near_names
@@ -59,6 +59,12 @@ def _names(config: CommonConfig) -> list[Mistake]:
     needs_timm: list[str] = []
     models = [("model", model.name, model.library)] if not model.target else []
     models += [("teacher", teacher.name, teacher.library)] if teacher.weights and teacher.name else []
+    found += [
+        must_be(f"{group}.weights", "DEFAULT, another name of the library's weights, a file, a URL or null", weights,
+                meant(f"{group}.weights={'DEFAULT' if weights == 'true' else 'null'}"))
+        for group, weights in (("model", model.weights), ("teacher", teacher.weights))
+        if weights in ("true", "false")
+    ]  # fmt: skip
     for group, name, library in models:
         if library == "timm":
             needs_timm.append(f"{group}.library=timm")

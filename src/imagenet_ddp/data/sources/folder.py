@@ -146,8 +146,9 @@ class ImageFolder(SourceType[FolderData]):
                 fix = unpacked(root, "data.root") or (did_you_mean(f"data.root={near}") if near else fix)
             elif near := beside(root, Path.is_dir):
                 fix = did_you_mean(f"data.root={near}")
-            what = "is a file" if root.exists() else "does not exist"
-            return [Mistake(f"data.root must be a folder, but {describe_path(root)} {what}", ("data.root",), (fix,))]
+            missing = "" if root.exists() else str(root)
+            what = f"{describe_path(root)} {'does not exist' if missing else 'is a file'}"
+            return [Mistake(f"data.root must be a folder, but {what}", ("data.root",), (fix,), missing=missing)]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
         if is_default and not (root / "train").is_dir() and not class_folders(root):
             is_other = _without_typed(self.options_for(data.root, data.name), data)

@@ -209,7 +209,8 @@ def _no_images(pattern: str, heic: Heic) -> Mistake:
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
     if is_missing and (near := beside(Path(pattern), Path.exists)):
         fix = did_you_mean(f"images={near}")
-    return Mistake(f"images={pattern} must match image files, but {where} {end}", ("images",), (fix,))
+    what, missing = f"images={pattern} must match image files, but {where} {end}", pattern if is_missing else ""
+    return Mistake(what, ("images",), (fix,), missing=missing)
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
