@@ -234,6 +234,16 @@ def test_a_mistake_and_its_fixes(verb: str, line: str, expected: list[str]):
             assert {each.what.partition(" ")[0] for each in left} <= before, (mistake, fix, left)
 
 
+@pytest.mark.parametrize(("verb", "line"), [*(each[:2] for each in ALL), *ADVICE])
+def test_a_corrected_line_has_no_mistake(
+    verb: str, line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", [verb, *shlex.split(line)])
+    command.show(ConfigError(mistakes(shlex.split(line), verb)), verb)
+    _, has_line, typed = capfd.readouterr().err.partition(f"Corrected command:\npython -m imagenet_ddp.{verb} ")
+    assert not has_line or mistakes(shlex.split(typed), verb) == []
+
+
 def test_no_correction_replaces_the_values_of_a_sweep():
     argv = ["-m", "optim.lr=0.05,-1", "seed=0,1"]
     assert corrected(argv, mistakes(argv)) is None
