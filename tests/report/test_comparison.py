@@ -84,7 +84,7 @@ def test_images_are_recognised_by_their_content(run: Run, tmp_path: Path):
     low, high = paired_interval(3, 2, 2, 1)
     assert second == (
         f"Difference +0.0 points ({100 * low:+.1f} to {100 * high:+.1f}): the difference may be chance. "
-        "Newly right: 2, newly wrong: 2."
+        "Newly right: 2, newly wrong: 2. Mean loss 0.9293, was 0.9293."
     )
     text = unescape((tmp_path / "both/comparison.html").read_text())
     wrong = text[text.index('id="wrong"') : text.index('id="right"')]

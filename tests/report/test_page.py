@@ -252,6 +252,22 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     assert page.summary[1] == "best top-1 80.00 % (epoch 5)"
 
 
+@pytest.mark.parametrize(
+    ("probability", "num_right", "said"), [(0.6, 10, "less sure"), (0.99, 6, "more sure"), (0.9, 9, "")]
+)
+def test_a_net_that_is_much_less_or_more_sure_than_right_is_named(
+    probability: float, num_right: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(10) % 2
+    predicted = np.where(np.arange(10) < num_right, target, 1 - target)
+    probabilities = np.where(np.eye(2)[predicted] > 0, probability, 1 - probability)
+    page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"])))
+    sentence = f"The net is {said} than it should be: the mean probability of its predictions is {probability:.0%}"
+    html = page.files["report.html"].decode()
+    assert (sentence.replace("%", " %") in html) == bool(said) and ("than it should be" in html) == bool(said)
+
+
 def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(6) % 2

@@ -18,7 +18,7 @@ from imagenet_ddp.pages.render import render
 from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
+from imagenet_ddp.system.text import alphabetical, count_noun, format_loss, percent, printable, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,10 +148,12 @@ def _page(
     )
     accuracies = [f"{percent(num / total, 1)} ({interval_words(num, total)})" for num in num_right]
     points = f"{100 * difference:+.1f} points ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
+    losses = [float(each.loss[rows].mean()) for each, rows in ((old, pairs.old), (new, pairs.new))]
     lines = [
         f"On {count_noun(total, 'image')} that both were evaluated on{_but_not_trained(pairs)}: old {accuracies[0]}, "
         f"new {accuracies[1]}{_left_out(pairs)}.",
-        f"Difference {points}: {verdict}. Newly right: {is_mended.sum():,}, newly wrong: {is_spoiled.sum():,}.",
+        f"Difference {'+0.0 points' if pairs.same_weights else points}: {verdict}. Newly right: {is_mended.sum():,}, "
+        f"newly wrong: {is_spoiled.sum():,}. Mean loss {format_loss(losses[1])}, was {format_loss(losses[0])}.",
     ]
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures

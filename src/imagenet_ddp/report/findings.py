@@ -11,6 +11,8 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
+UNSURE = 0.2  # difference of the accuracy and the mean probability from which on a beginner should know of it
+
 
 def sentences(
     found: Predictions,
@@ -38,6 +40,12 @@ def sentences(
         new = interval_words(number, len(found))
         text = f"{number:,} {are} unknown, unlike the training images ({new} of new images like these): {words}."
         said.append((text, "classes"))
+    mean = float(np.mean(found.confidence))
+    if abs(gap := num_right / total - mean) > UNSURE:
+        more, how = ("less", "; longer training usually makes it surer") if gap > 0 else ("more", "")
+        said.append((f"The net is {more} sure than it should be: the mean probability of its predictions is "
+                     f"{percent(mean, 0)}, and {percent(num_right / total, 0)} of them are right{how}.",
+                     "calibration"))  # fmt: skip
     rated = [row for row in table if row.accuracy is not None]
     if len(rated) > 1 and (worst := rated[0]).accuracy is not None and worst.accuracy < 1:
         num = worst.num_images

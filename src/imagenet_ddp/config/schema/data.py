@@ -50,7 +50,7 @@ class DataConfig(OneOf):
         str | None,
         Example("FOLDER"),
         PerMachine(),
-        "Folder of the images: train/<class>/ and val/<class>/, or as train_dir and val_dir say; table, arrays: path "
+        "Folder of the images: <class>/, or train/<class>/ and val/<class>/ (train_dir, val_dir); table, arrays: path "
         "of the file; null: the source's default.",
     ] = None
     labels: Annotated[
