@@ -8,8 +8,8 @@ import numpy as np
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.mistakes import Mistake, did_you_mean, setting
+from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
@@ -29,7 +29,9 @@ def read_groups(
     path = Path(file)
     if not path.is_file():
         what = f"data.groups must be a table of images and their groups, but {describe_path(path)} is not a file"
-        raise ConfigError(Mistake(what, ("data.groups",), (setting("data.groups=null"),)))
+        near = beside(path, Path.is_file)
+        way = did_you_mean(f"data.groups={near}") if near else setting("data.groups=null")
+        raise ConfigError(Mistake(what, ("data.groups",), (way,)))
     cells = read_cells(path, {name: name for name in COLUMNS}, "data.groups")
     if missing := [name for name in COLUMNS if name not in cells.columns]:
         what = (
