@@ -65,15 +65,16 @@ class Listed:
 
     def only(self, classes: Collection[str]) -> "Listed":
         """Leave out the other classes, which must have no images, and say so where the whole is not refused."""
+        left_out = [name for name in self.classes if name not in classes]
+        if not left_out:
+            return self
         kept, images = [name for name in self.classes if name in classes], copy(self.images)
-        images.targets = np.searchsorted(kept, np.array(self.classes)[images.targets])
-        names = [name for name in self.names if one_form(name) in kept]
-        left_out, empty = [name for name in self.classes if name not in kept], self.empty
-        if left_out:
-            number, are = count_noun(len(left_out), "class folder"), "is" if len(left_out) == 1 else "are"
-            what = f"{number} of {images.location} without images {are} left out here, and refused by train: "
-            what += class_list(left_out)
-            empty = [replace(each, what=what) for each in empty]
+        places = [place for place, name in enumerate(self.classes) if name in classes]
+        images.targets = np.searchsorted(places, images.targets)
+        number, are = count_noun(len(left_out), "class folder"), "is" if len(left_out) == 1 else "are"
+        what = f"{number} of {images.location} without images {are} left out here, and refused by train: "
+        empty = [replace(each, what=what + class_list(left_out)) for each in self.empty]
+        names = [name for name in self.names if one_form(name) in classes]
         return replace(self, names=names, classes=kept, images=images, empty=empty)
 
 
