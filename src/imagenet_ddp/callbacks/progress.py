@@ -9,7 +9,7 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log, of_all
-from imagenet_ddp.config.figures import FIGURES, Figure, as_words, figure_of
+from imagenet_ddp.config.figures import FIGURES, TOP1, Figure, as_words, figure_of
 from imagenet_ddp.models.sums import Sums, to_host
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, duration, percent
@@ -59,7 +59,8 @@ class Progress(L.Callback):
         if validates_start(trainer):
             words = as_words(self._train_log.figures, named(self._train_log.scores))
             self.run_log.say(f"epoch {of_all(trainer, 0)} ({self._train_log.start}): val {words}")
-            if self._train_log.best.value == 1 and trainer.max_epochs != 0:
+            best = self._train_log.best
+            if (best.monitor, best.value) == (f"val/{TOP1.name}", 1) and trainer.max_epochs != 0:
                 self.run_log.say(PERFECT_START)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -137,8 +137,9 @@ def _page(
     both = int((right[0] & right[1]).sum())
     ends = paired_interval(both, int(is_spoiled.sum()), int(is_mended.sum()), int((~right[0] & ~right[1]).sum()))
     difference = (num_right[1] - num_right[0]) / total
+    has_changed = bool(is_mended.any() or is_spoiled.any())
     verdict = (
-        "both nets have the same weights"
+        f"both nets have the same weights{', evaluated with different options' * has_changed}"
         if pairs.same_weights
         else "the new net is better"
         if ends[0] > 0
@@ -152,7 +153,7 @@ def _page(
     lines = [
         f"On {count_noun(total, 'image')} that both were evaluated on{_but_not_trained(pairs)}: old {accuracies[0]}, "
         f"new {accuracies[1]}{_left_out(pairs)}.",
-        f"Difference {'+0.0 points' if pairs.same_weights else points}: {verdict}. Newly right: {is_mended.sum():,}, "
+        f"Difference {points}: {verdict}. Newly right: {is_mended.sum():,}, "
         f"newly wrong: {is_spoiled.sum():,}. Mean loss {format_loss(losses[1])}, was {format_loss(losses[0])}.",
     ]
     with import_torch():

@@ -148,7 +148,7 @@ def _no_gain_lines(job: Job, parts: Run) -> list[str]:
     images = f" (a difference of {count_noun(round((best - last) * number), 'image')} of {number:,})"
     longer = "budget_min" if job.config["budget_min"] else "trainer.max_epochs"
     hint = f"more photographs or more time ({longer}) may help"
-    if best == 1:
+    if best == 1 and score == TOP1:
         hint = "where all validation images are right, more of them are needed to show a better net"
     return [
         f"Training did not improve on its start, so the best net is that of epoch 0 ({log.start}): val {score.title} "
