@@ -77,6 +77,16 @@ def files(checkpoint: Path) -> Path:
     return folder
 
 
+def test_what_stands_beside_a_file_is_replaced_by_that_file_alone(checkpoint: Path, tmp_path: Path) -> None:
+    again = ("format=safetensors", "num_images=1", "overwrite=true")
+    run_export(checkpoint, *again, f"out={tmp_path}/big_modelé.safetensors")
+    first = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    run_export(checkpoint, *again, f"out={tmp_path}/big_modelé.safetensors")
+    assert {*tmp_path.iterdir()} == {*first}
+    run_export(checkpoint, *again, f"out={tmp_path}/modelé.safetensors")
+    assert all(path.read_bytes() == content for path, content in first.items() if path.suffix != ".safetensors")
+
+
 def predictor_of(checkpoint: Path) -> Predictor:
     """predict's own predictor, of the checkpoint."""
     request = parse.command_line(

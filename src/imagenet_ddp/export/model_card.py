@@ -63,6 +63,11 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     return without_secrets(card)
 
 
+def is_of(path: Path, file: str) -> bool:
+    """Return whether a card that export wrote is that of a model file of this name."""
+    return contains(path, f"| File | {_cell(file)} |")
+
+
 def _cell(text: str) -> str:
     """Return text of a checkpoint, whose author may be anybody, as text in a table of Markdown."""
     return escape(printable(text), quote=False).replace("|", "\\|")

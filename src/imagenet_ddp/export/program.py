@@ -27,7 +27,7 @@ def text(metadata: Mapping[str, Any], kind: Format, file: str, name: str) -> str
         net = f"{maker}({json.dumps(model['name'])}, num_classes={len(metadata['classes'])})"
         libraries.add(model["library"])
     modules, libraries = libraries & {*_STANDARD_LIBRARY}, libraries - {*_STANDARD_LIBRARY}
-    environment, file = templates(), json.dumps(file)[1:-1]  # as it stands between quotes of Python
+    environment, file = templates(), _quoted(file)
     return environment.get_template(f"{NAME}.jinja").render(
         file=file, name=name, metadata=metadata, seen=seen, size=seen["image_size"],
         fill=mean_colour(tuple(seen["mean"])), has_graph=kind.has_graph,
@@ -49,3 +49,13 @@ def templates() -> Environment:
 def is_program(path: Path) -> bool:
     """Return whether the file is a program that export wrote."""
     return contains(path, _MADE_BY)
+
+
+def is_of(path: Path, file: str) -> bool:
+    """Return whether a program that export wrote is that of a model file of this name."""
+    return contains(path, f"Classify a picture with {_quoted(file)}: python ")
+
+
+def _quoted(name: str) -> str:
+    """Return a name as it stands between quotes of Python."""
+    return json.dumps(name)[1:-1]

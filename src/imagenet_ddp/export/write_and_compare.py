@@ -14,7 +14,6 @@ from torch import Tensor
 
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import ExportConfig
-from imagenet_ddp.curation.unknown import file_of as known_file
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -34,10 +33,11 @@ from imagenet_ddp.launch.trained_model import TrainedModel, load
 from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_path, atomic_write, contains, where
+from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent, without_secrets
 from imagenet_ddp.training.held_out import choose
 from imagenet_ddp.use.exported_predictor import open_exported
+from imagenet_ddp.use.open_predictor import without_reference
 from imagenet_ddp.use.predictor import Predictor, eval_transform, find_reference, load_net, make_predictor
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
@@ -87,20 +87,23 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     yield f"Written to {path} ({size / 1e6:.1f} MB)."
     if config.card:
         yield from _write_beside(config, trained, metadata, path)
-    if reason and checkpoint is not None and known_file(checkpoint).exists():
-        yield f"Without the output familiarity, which tells images unlike the training images: {reason}."
+    if reason:
+        yield without_reference(trained.origin, reason, ", then export again with overwrite=true")
 
 
 def _write_beside(config: ExportConfig, trained: TrainedModel, metadata: dict[str, Any], path: Path) -> Iterator[str]:
     """Write the model card and the program that uses the file, and yield what was written. A file of somebody else is
     never replaced, and those of another exported file stay: the name of the format then tells them apart."""
 
-    def place(name: str, is_ours: Callable[[Path], bool]) -> Path:
+    def place(name: str, is_ours: Callable[[Path], bool], is_of: Callable[[Path, str], bool]) -> Path:
         file, kind = path.with_name(name), format_of(config).name
-        is_of_another = not config.push and is_ours(file) and not contains(file, path.name)
+        is_of_another = not config.push and is_ours(file) and not is_of(file, path.name)
         return file.with_stem(f"{file.stem}_{kind}") if is_of_another else file
 
-    to_run, card = place(program.NAME, program.is_program), place(CARD, model_card.is_card)
+    to_run, card = (
+        place(program.NAME, program.is_program, program.is_of),
+        place(CARD, model_card.is_card, model_card.is_of),
+    )
     program_text = program.text(metadata, format_of(config), path.name, to_run.name)
     card_text = model_card.text(config, trained, metadata, path.name, program_text)
     files = [("Model card", card, card_text, model_card.is_card)]

@@ -33,9 +33,16 @@ def open_predictor(config: TrainedConfig, *, keep_features: bool = False) -> "Pr
     net = load_net(config, trained)
     reference, reason = find_reference(config, trained, net, path)
     if reason:
-        run = CheckpointStore.run_dir_of(Path(trained.origin)) or trained.origin
-        print_message(
-            "Each image gets a class, also one of something else. Hint: to tell images that are unlike the "
-            f"training images, run `{shell_line('features', [quoted(f'checkpoint={run}')])}` once ({reason})."
-        )
+        print_message(without_reference(trained.origin, reason))
     return make_predictor(config, trained, net, reference=reference, keep_features=keep_features)
+
+
+def without_reference(origin: str, reason: str, then: str = "") -> str:
+    """Return what it means that a net has no reference of its training images. origin: of its weights. reason: why.
+    then: what to type after the command that makes one."""
+    run = CheckpointStore.run_dir_of(Path(origin)) or origin
+    line = shell_line("features", [quoted(f"checkpoint={run}")])
+    return (
+        "Each image gets a class, also one of something else. Hint: to tell images that are unlike the training "
+        f"images, run `{line}` once ({reason}){then}."
+    )
