@@ -79,7 +79,9 @@ def test_images_that_were_removed_since_are_left_out_of_the_list(images: FileIma
     notes: list[str] = []
     file = table(tmp_path, "path,group\na/00.jpg,1\na/gone.jpg,1\na/02.jpg,1\n")
     assert read_groups(file, images, notes=notes).tolist() == read_groups(file, images).tolist() == [[0, 0], [1, 0]]
-    assert notes == [f"1 row of {file} is left out, because the images were removed or moved: row 3 (a/gone.jpg)."]
+    assert notes == [f"1 row of {file} is left out, because there are no such images any more: row 3 (a/gone.jpg)."]
+    moved = table(tmp_path, "path,group\na/00.jpg,1\nb/02.jpg,1\n")  # to class a
+    assert read_groups(moved, images, notes=notes).tolist() == [[0, 0], [1, 0]] and len(notes) == 1
 
 
 def test_pairs_connect_by_any_number_of_steps():

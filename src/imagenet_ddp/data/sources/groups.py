@@ -23,7 +23,7 @@ def read_groups(
     """Return the pairs of positions (P, 2) of images that belong together. file: a table with the columns path, group.
     A path is absolute, or relative to the folder of the images or to the current folder. whole: False if `images` has
     only some of the images, so that a path may be that of another. notes: gets a sentence about rows that are left out,
-    because their images were removed or moved. Raises ConfigError."""
+    because their images are gone, and not in another folder under the same name. Raises ConfigError."""
     if file is None:
         return np.zeros((0, 2), np.int64)
     path = Path(file)
@@ -47,13 +47,17 @@ def read_groups(
     positions = {name: at for name, at in names if name in wanted}
     first: dict[str, int] = {}
     pairs, wrong, gone = list[tuple[int, int]](), list[str](), list[str]()
+    by_name: dict[str, int | None] = {}
     is_list = bool(positions)  # else the paths are not relative to one of the two folders
     for number, cell, both, group in zip(
         cells.numbers, cells.columns["path"], meant, cells.columns["group"], strict=True
     ):
         found = next((positions[each] for each in both if each in positions), None)
+        is_gone = found is None and is_list and whole and not any(map(os.path.lexists, both))
+        if is_gone:  # a file with a name of its own has been moved, as to its right class
+            by_name = by_name or _by_name(images)
+            found = by_name.get(os.path.basename(both[0]))  # noqa: PTH119
         if found is None:
-            is_gone = is_list and not any(map(os.path.lexists, both))
             (gone if is_gone else wrong).append(f"row {number} ({printable(cell)})")
         elif group.strip():
             pairs.append((found, first.setdefault(group.strip(), found)))
@@ -66,8 +70,17 @@ def read_groups(
         raise ConfigError(Mistake(what, ("data.groups",), hint=hint))
     if gone and whole and notes is not None:
         rows = f"{count_noun(len(gone), 'row')} of {path} {'is' if len(gone) == 1 else 'are'} left out"
-        notes.append(f"{rows}, because the images were removed or moved: {shorten_list(gone, MAX_ROWS)}.")
+        notes.append(f"{rows}, because there are no such images any more: {shorten_list(gone, MAX_ROWS)}.")
     return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _by_name(images: FileImages) -> dict[str, int | None]:
+    """Return file name -> position of the image; None for a name of several."""
+    found: dict[str, int | None] = {}
+    for at in range(len(images)):
+        name = os.path.basename(images.path(at))  # noqa: PTH119
+        found[name] = None if name in found else at
+    return found
 
 
 def wrong_groups(file: str | None, images: FileImages, *, whole: bool = True) -> list[Mistake]:
