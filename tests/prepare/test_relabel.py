@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import folder_labels, label_changes, relabel
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.decisions import Decision
+from imagenet_ddp.prepare.decisions import Decision, earlier_decisions
 
 HEADER = ["path", "label", "suggested", "score", "split", "decision"]
 FOLDER = ("data=imagefolder", "data.root=pets")
@@ -533,9 +534,26 @@ def test_unlabelled_images_get_a_class(
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()
 
 
+def test_the_newer_decision_counts_and_a_photograph_is_kept_in_one_list(tmp_path: Path):
+    """A blurred photograph that may stay can still be in the wrong class."""
+    page, copies, labels = (tmp_path / name for name in ("decisions.csv", "duplicates.csv", "wrong_labels.csv"))
+    page.write_text(
+        "path,label,group,list,decision\na.jpg,cat,,quality.csv,keep\nb.jpg,cat,,duplicates.csv,keep\n"
+        "c.jpg,cat,,quality.csv,remove\n"
+    )
+    copies.write_text("path,label,group,decision\nb.jpg,cat,,remove\n")
+    labels.write_text("path,label,suggested,decision\nc.jpg,cat,dog,move\n")
+    for seconds, file in enumerate((labels, page, copies)):
+        os.utime(file, (seconds, seconds))
+    assert earlier_decisions(copies, page) == {("b.jpg", "cat", ""): "remove", ("c.jpg", "cat", ""): "remove"}
+    assert earlier_decisions(labels, page) == {("c.jpg", "cat", ""): "remove"}
+    assert earlier_decisions(tmp_path / "quality.csv", page)[("a.jpg", "cat", "")] == "keep"
+
+
 def test_the_name_of_a_class_may_be_written_in_other_letters():
-    of = Decision(2, "a.jpg", "cat", "", "", "DOG")
+    of = Decision(2, "a.jpg", "cat", "", "", "", "DOG")
     assert of.meaning("cat", ["cat", "dog"]) == "dog"
+    assert replace(of, text="KEEP").meaning("cat", ["cat", "Keep"]) == "cat"
     assert of.meaning("cat", ["Dog", "cat", "dog"]) is None and of.meaning("cat", ["DOG", "cat", "dog"]) == "DOG"
 
 

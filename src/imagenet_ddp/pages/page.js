@@ -8,7 +8,8 @@ for (const line of document.querySelectorAll("code.line")) {
   line.append(button);
 }
 
-// What is chosen beside the pictures becomes a list for prepare=relabel. An image has one decision, wherever it is shown.
+// What is chosen beside the pictures becomes a list for prepare=relabel. What is done with an image is the same wherever
+// it is shown; to keep it is said of one list, because a blurred photograph may stay and still be in the wrong class.
 const decisions = document.getElementById("decisions");
 if (decisions) {
   const choices = Array.from(document.querySelectorAll("select"));
@@ -19,6 +20,8 @@ if (decisions) {
   };
   document.addEventListener("change", ({ target }) => {
     for (const other of choices.filter((each) => each !== target && each.dataset.path === target.dataset.path)) {
+      const isOfOne = other.dataset.row === target.dataset.row;
+      if (target.value === "keep" && ["keep", ""].includes(other.value) && !isOfOne) continue;
       const chosen = target.selectedOptions[0], isThere = Array.from(other.options).some((each) => each.value === chosen.value);
       if (!isThere) other.add(chosen.cloneNode(true));
       other.value = chosen.value;
@@ -27,7 +30,7 @@ if (decisions) {
   });
   decisions.querySelector("button").addEventListener("click", () => {
     const rows = new Set(choices.map((each) => `${each.dataset.row},"${each.value.replaceAll('"', '""')}"\n`));
-    const file = new Blob(["\ufeffpath,label,group,decision\n", ...rows], { type: "text/csv" });
+    const file = new Blob(["\ufeffpath,label,group,list,decision\n", ...rows], { type: "text/csv" });
     Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: "decisions.csv" }).click();
   });
   count();

@@ -97,10 +97,10 @@ def run(plan: Plan) -> int:
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
-    of_page = earlier_decisions(out / DECISIONS)
     checked = Checked(
         data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
-        decisions={name: earlier_decisions(out / name) | of_page for name in LISTS}, relabel=_relabel_lines(plan, out),
+        decisions={name: earlier_decisions(out / name, out / DECISIONS) for name in LISTS},
+        relabel=_relabel_lines(plan, out),
         can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)],
     )  # fmt: skip
     checked = with_features(checked, plan, out)

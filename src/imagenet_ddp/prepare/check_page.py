@@ -37,8 +37,8 @@ def make_sections(checked: Checked) -> list[Section]:
 
 def find_faults(checked: Checked, sections: Sequence[Section]) -> list[Finding]:
     """Return what is to be mended, the most urgent first."""
-    found = [Finding(text[:1].upper() + text[1:], Urgency.FIRST) for text in checked.doubts]
-    found += [finding for section in sections for finding in section.findings if finding.urgency]
+    found = [finding for section in sections for finding in section.findings if finding.urgency]
+    found += [Finding(text[:1].upper() + text[1:], Urgency.FIRST) for text in checked.doubts]
     return sorted(found, key=lambda each: -each.urgency)
 
 

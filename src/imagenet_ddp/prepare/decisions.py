@@ -4,6 +4,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +20,7 @@ from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, printable, shorten_list
 
-COLUMNS = ("path", "label", "suggested", "group", "decision")
+COLUMNS = ("path", "label", "suggested", "group", "list", "decision")
 NEEDED = ("path", "decision")
 # what people mean by other words
 OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"), REMOVE) | {"yes": MOVE, "y": MOVE}
@@ -28,20 +29,23 @@ OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"),
 @dataclass(frozen=True)
 class Decision:
     """A row of the list in which a person has decided. label: when the list was made; "" if it has no such column.
-    group: of copies, if a person has decided about all of it; "" otherwise."""
+    group: of copies, if a person has decided about all of it; "" otherwise. of_list: in which it was decided, on the
+    page of a check; "" in a list of its own."""
 
     number: int  # as a spreadsheet shows it
     path: str
     label: str
     suggested: str
     group: str
+    of_list: str
     text: str
 
     def meaning(self, label: str, classes: Sequence[str]) -> str | None:
         """Return the class that the image shall have, "" if it shall be removed, None if the text has no meaning, or
         two. label: its class now."""
         word = self.text.casefold()
-        named = {self.text} & {*classes} or {each for each in classes if each.casefold() == word}
+        is_reserved = word in (KEEP, MOVE, REMOVE)
+        named = {self.text} & {*classes} or {each for each in classes if each.casefold() == word and not is_reserved}
         meanings = {*named, *([label] if word == KEEP else []), *([self.suggested] if word == MOVE else [])}
         meanings = (meanings & {*classes}) | ({""} if word == REMOVE else set())
         return meanings.pop() if len(meanings) == 1 else None
@@ -61,9 +65,9 @@ def read_decisions(file: Path) -> list[Decision]:
         rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"
         raise ConfigError(rows_message(rule, wrong, "put quotes around text that contains a comma"))
     columns = [cells.columns.get(name, [""] * len(cells.numbers)) for name in COLUMNS]
-    *_, groups, texts = columns
+    *_, groups, _, texts = columns
     undecided = {group for group, text in zip(groups, texts, strict=True) if not text.strip()}
-    columns[-2] = ["" if group in undecided else group for group in groups]
+    columns[-3] = ["" if group in undecided else group for group in groups]
     found = [
         Decision(number, of_text_cell(path), *(one_form(of_text_cell(cell.strip())) for cell in others))
         for number, path, *others in zip(cells.numbers, *columns, strict=True)
@@ -77,14 +81,24 @@ def read_decisions(file: Path) -> list[Decision]:
     return found
 
 
-def earlier_decisions(file: Path) -> dict[tuple[str, str, str], str]:
-    """Return path, label and suggested class -> what a person has decided, of a list that is about to be replaced. What
-    is kept is kept whatever is suggested: "" stands for that."""
-    try:
-        return {(each.path, each.label, "" if is_keep(each.text, each.label) else each.suggested): each.text
-                for each in read_decisions(file)}  # fmt: skip
-    except (ConfigError, OSError):  # there is no list, or nothing in it
-        return {}
+def earlier_decisions(file: Path, of_page: Path) -> dict[tuple[str, str, str], str]:
+    """Return path, label and suggested class -> what a person has decided, in a list that is about to be replaced, or
+    on the page beside it: the newer file counts. What is kept is kept whatever is suggested, "" stands for that; on the
+    page, it is kept in one list. of_page: the file that the page of the check makes."""
+    found = dict[tuple[str, str, str], str]()
+    for each in sorted((file, of_page), key=_modified_ns):
+        with suppress(ConfigError, OSError):  # there is no list, or nothing in it
+            decided = [row for row in read_decisions(each)
+                       if row.of_list in ("", file.name) or not is_keep(row.text, row.label)]  # fmt: skip
+            newer = {(row.path, row.label) for row in decided}
+            found = {key: text for key, text in found.items() if key[:2] not in newer}
+            found |= {(row.path, row.label, "" if is_keep(row.text, row.label) else row.suggested): row.text
+                      for row in decided}  # fmt: skip
+    return found
+
+
+def _modified_ns(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 @dataclass(frozen=True)
