@@ -19,15 +19,17 @@ from imagenet_ddp.report.findings import copies_sentence
 from imagenet_ddp.report.predictions import Predictions
 
 
-def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comma") -> tuple[Section, list[str]] | None:
+def near_copies_of(
+    found: Predictions, file: Path | None, last: Path | None, delimiter: str = "comma"
+) -> tuple[Section, list[str]] | None:
     """Return (the section of the page, the sentences of its findings, the first of which has the accuracy without the
     evaluated images that have a near-copy among the others, which are training images); None if nobody has looked for
     copies. Paths are those of the folder in which evaluate was started.
 
-    file: the list of a check; None: that of the last pass over the evaluated images, or what its features tell. Images
-    that were removed since do not count. Raises ConfigError if the file is no such list, or is of other images.
+    file: the list of a check; None: that in the folder `last`, or what its features tell. last: result of last_pass.
+    Images that were removed since do not count. Raises ConfigError if the file is no such list, or is of other images.
     """
-    start = Path(found.evaluation.get("folder") or ".").absolute()
+    start = _start(found)
 
     def whole(path: str) -> str:
         return os.path.abspath(start / path)  # noqa: PTH100 (resolves no links)
@@ -35,9 +37,9 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     row_of = {whole(path): row for row, path in enumerate(found.paths)}
     if file is not None:
         images, groups = read_list(file)
-    elif folder := find_pass(found.paths, start):
-        listed = _list_in(folder)
-        images, groups = read_list(listed) if listed else (read_features(folder / FEATURES), None)
+    elif last is not None:
+        listed = list_in(last)
+        images, groups = read_list(listed) if listed else (read_features(last / FEATURES), None)
     else:
         return None
     paths = [whole(path) for path in images.paths]
@@ -67,13 +69,17 @@ def near_copies_of(found: Predictions, file: Path | None, delimiter: str = "comm
     return section, [sentence, *(each.text for each in section.findings if each.urgency)]
 
 
-def was_checked(found: Predictions) -> bool:
-    """Return whether a check has looked at the images, as part of all those of its folder."""
-    folder = find_pass(found.paths, Path(found.evaluation.get("folder") or ".").absolute())
-    return folder is not None and _list_in(folder) is not None
+def last_pass(found: Predictions) -> Path | None:
+    """Return the folder of the last pass over the evaluated images; None if there is none."""
+    return find_pass(found.paths, _start(found))
 
 
-def _list_in(folder: Path) -> Path | None:
+def _start(found: Predictions) -> Path:
+    """Return the folder in which evaluate was started."""
+    return Path(found.evaluation.get("folder") or ".").absolute()
+
+
+def list_in(folder: Path) -> Path | None:
     """Return the list that a check has written to the folder of its pass; None if the pass is newer."""
     file, features = folder / FILE, folder / FEATURES
     is_current = file.is_file() and file.stat().st_mtime_ns >= features.stat().st_mtime_ns

@@ -110,12 +110,13 @@ def build(
     lines += [training]
     if found is not None and len(found):
         with import_torch():
-            from imagenet_ddp.report.near_copies import near_copies_of, was_checked
-        is_checked = near_copies is not None or was_checked(found)
+            from imagenet_ddp.report.near_copies import last_pass, list_in, near_copies_of
+        last = None if near_copies is not None else last_pass(found)
+        is_checked = near_copies is not None or (last is not None and list_in(last) is not None)
         judged = _who_judges_training(run) if is_held_out and not is_checked else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
         more, verdict = _analyse(found, maps, judged, is_held_out=is_held_out, is_chosen=is_chosen)
-        if copies := near_copies_of(found, near_copies, delimiter):
+        if copies := near_copies_of(found, near_copies, last, delimiter):
             section, said = copies
             more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]
             more["near_copies"] = section if section.title else None
