@@ -100,10 +100,8 @@ def _write_beside(config: ExportConfig, trained: TrainedModel, metadata: dict[st
         is_of_another = not config.push and is_ours(file) and not is_of(file, path.name)
         return file.with_stem(f"{file.stem}_{kind}") if is_of_another else file
 
-    to_run, card = (
-        place(program.NAME, program.is_program, program.is_of),
-        place(CARD, model_card.is_card, model_card.is_of),
-    )
+    to_run = place(program.NAME, program.is_program, program.is_of)
+    card = place(CARD, model_card.is_card, model_card.is_of)
     program_text = program.text(metadata, format_of(config), path.name, to_run.name)
     card_text = model_card.text(config, trained, metadata, path.name, program_text)
     files = [("Model card", card, card_text, model_card.is_card)]

@@ -8,8 +8,8 @@ for (const line of document.querySelectorAll("code.line")) {
   line.append(button);
 }
 
-// What is chosen beside the pictures becomes a list for prepare=relabel. What is done with an image is the same wherever
-// it is shown; to keep it is said of one list, because a blurred photograph may stay and still be in the wrong class.
+// The choices below the pictures become a list for prepare=relabel. Moving or removing an image counts wherever it is
+// shown. Keeping it counts in one list only, because a blurred photograph may stay and still be in the wrong class.
 const decisions = document.getElementById("decisions");
 if (decisions) {
   const choices = Array.from(document.querySelectorAll("select"));
