@@ -21,27 +21,24 @@ MODULES = {module_of(path): path for path in sorted((SOURCE / PROJECT).rglob("*.
 
 # From the ground up; a package may import those of the lines above it, and of its own line only itself.
 LAYERS = (
-    ("__init__",),  # the package itself, which holds the version
-    ("mistakes",),
+    ("mistakes", "version"),
     ("errors",),
     ("system",),
     ("distributed",),
     ("config",),
     ("data", "models", "runs", "strategies"),
-    ("curation",),
-    ("pages",),
-    ("exported",),
+    ("curation", "pages"),
+    ("exported", "sections"),
     ("callbacks", "cli"),
     ("launch",),
     ("training",),
     ("use",),
+    ("__init__",),  # the package itself: `from imagenet_ddp import load`
     ("train", "evaluate", "features", "predict", "export", "demo", "submit", "prepare", "doctor", "benchmark", "report",
      "tune", "__main__"),
 )  # fmt: skip
 LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
-# benchmark packs images to measure how fast packed ones are read; `from imagenet_ddp import load` imports when used; a
-# command asks for the stop signals when it begins
-EXCEPTIONS = {("benchmark", "prepare"), ("__init__", "use"), ("__init__", "system")}
+EXCEPTIONS = {("benchmark", "prepare")}  # benchmark packs images to measure how fast packed ones are read
 
 
 def package_of(module: str) -> str:

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_ddp.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from imagenet_ddp.use.classifier import load as load
 
-__version__ = "0.1.0"
 BEGIN_S = time.monotonic()  # when this process began
 
 

@@ -12,10 +12,10 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.wrong_labels import COLUMNS, FILE, list_csv, of_probabilities
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.pages.section import Checked
-from imagenet_ddp.pages.sections.wrong_labels import NUM_PICTURES, wrong_labels
 from imagenet_ddp.prepare.check_page import check_page
 from imagenet_ddp.prepare.decisions import read_decisions
+from imagenet_ddp.sections.section import Checked
+from imagenet_ddp.sections.wrong_labels import NUM_PICTURES, wrong_labels
 
 
 def swapped(seed: int) -> tuple[Features, np.ndarray, np.ndarray]:

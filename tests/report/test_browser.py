@@ -14,13 +14,13 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
-import imagenet_ddp.pages
+import imagenet_ddp.prepare
 from imagenet_ddp.pages.render import render
-from imagenet_ddp.pages.section import Section
 from imagenet_ddp.report import pictures
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
 from imagenet_ddp.report.predictions import read
+from imagenet_ddp.sections.section import Section
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
@@ -120,7 +120,7 @@ def test_the_map_shows_the_picture_of_the_nearest_dot(tmp_path: Path):
     }  # fmt: skip
     page = {"marker": "m", "name": "n", "title": "t", "figures": [], "good": [], "notes": [], "faults": ("", [], ""),
             "missing": [], "decides": "", "train": ""}  # fmt: skip
-    template = Path(imagenet_ddp.pages.__file__).with_name("check.html")
+    template = Path(imagenet_ddp.prepare.__file__).with_name("check.html")
     html = render(template, page | {"sections": [Section("image_map", "Map", context)]}).decode()
     html = html.replace("<body>", f"<body>{LATE}").replace("</body>", f"{POINT}</body>")
     (tmp_path / "page.html").write_text(html)

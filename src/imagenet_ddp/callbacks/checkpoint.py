@@ -8,7 +8,6 @@ import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
-from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import (
     continue_at,
     describe,
@@ -27,6 +26,7 @@ from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY
 from imagenet_ddp.runs.checkpoint_io import duplicate, move, wait_until_written
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.version import __version__
 
 
 class ResumeCheckpoint(Checkpoint):

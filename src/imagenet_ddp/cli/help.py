@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from imagenet_ddp import __version__
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.system import console
+from imagenet_ddp.version import __version__
 
 WIDTH = 80
 _COLUMN = 25  # where the descriptions begin

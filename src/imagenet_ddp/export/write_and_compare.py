@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
@@ -39,6 +38,7 @@ from imagenet_ddp.training.held_out import choose
 from imagenet_ddp.use.exported_predictor import open_exported
 from imagenet_ddp.use.open_predictor import without_reference
 from imagenet_ddp.use.predictor import Predictor, eval_transform, find_reference, load_net, make_predictor
+from imagenet_ddp.version import __version__
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16

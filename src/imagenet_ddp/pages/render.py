@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-FOLDER = Path(__file__).parent  # of what all pages share
+_PAGES = Path(__file__).parent  # what all pages share
 _CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: Path, context: Mapping[str, Any]) -> bytes:
     """Return the page as HTML in UTF-8. Every value is escaped; messages pass through the filter `message`. template:
-    may extend or include the files of its own folder and of this one. Imports jinja2."""
+    may extend or include the files of its own folder and of this one, and "sections/NAME.html". Imports jinja2."""
     html = _environment(template.parent).get_template(template.name).render(context)
     return html.encode(errors="backslashreplace")  # file names may contain bytes that are not valid text
 
@@ -29,7 +29,7 @@ def _environment(folder: Path) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader([folder, _PAGES, _PAGES.parent]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}

@@ -10,6 +10,7 @@ from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 
 SIDE = 96  # pixels of a thumbnail's longer side
+JUDGED_SIDE = 160  # where people judge blur
 QUALITY = 80  # JPEG quality of a thumbnail
 
 

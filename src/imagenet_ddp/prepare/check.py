@@ -25,10 +25,6 @@ from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.pages.section import DECISIONS, Checked, Copy, Urgency
-from imagenet_ddp.pages.sections.exact_copies import FILE as DUPLICATES
-from imagenet_ddp.pages.sections.quality import FILE as QUALITY
-from imagenet_ddp.pages.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.prepare.check_page import PAGE, TO_MEND, check_page, find_faults, make_sections, nothing_found
 from imagenet_ddp.prepare.decisions import earlier_decisions
 from imagenet_ddp.prepare.features_of_images import with_features
@@ -37,6 +33,10 @@ from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.signals import exit_on_signal
+from imagenet_ddp.sections.exact_copies import FILE as DUPLICATES
+from imagenet_ddp.sections.quality import FILE as QUALITY
+from imagenet_ddp.sections.section import DECISIONS, Checked, Copy, Urgency
+from imagenet_ddp.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun

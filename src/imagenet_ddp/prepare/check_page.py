@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from imagenet_ddp.pages.render import FOLDER, render
-from imagenet_ddp.pages.section import DECISIONS, Checked, Finding, Section, Urgency
-from imagenet_ddp.pages.sections.classes import classes
-from imagenet_ddp.pages.sections.exact_copies import exact_copies
-from imagenet_ddp.pages.sections.expected_accuracy import expected_accuracy
-from imagenet_ddp.pages.sections.image_map import image_map
-from imagenet_ddp.pages.sections.near_copies import near_copies
-from imagenet_ddp.pages.sections.quality import quality
-from imagenet_ddp.pages.sections.unreadable import unreadable
-from imagenet_ddp.pages.sections.wrong_labels import wrong_labels
+from imagenet_ddp.pages.render import render
+from imagenet_ddp.sections.classes import classes
+from imagenet_ddp.sections.exact_copies import exact_copies
+from imagenet_ddp.sections.expected_accuracy import expected_accuracy
+from imagenet_ddp.sections.image_map import image_map
+from imagenet_ddp.sections.near_copies import near_copies
+from imagenet_ddp.sections.quality import quality
+from imagenet_ddp.sections.section import DECISIONS, Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.unreadable import unreadable
+from imagenet_ddp.sections.wrong_labels import wrong_labels
 
 PAGE = "check.html"
 MARKER = "imagenet_ddp.prepare"
@@ -61,7 +61,7 @@ def check_page(
         ("classes", f"{len(checked.labels):,}", ""),
     ]
     where = f" in {name}" if (name := Path(checked.root).name) else ""
-    return render(FOLDER / "check.html", {
+    return render(Path(__file__).with_name(PAGE), {
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
         "figures": figures, "faults": (TO_MEND, to_mend, nothing_found(sections)), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],

@@ -22,9 +22,9 @@ from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
-from imagenet_ddp.pages.section import Checked, Copy
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.sections.section import Checked, Copy
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.table_files import table_bytes
 

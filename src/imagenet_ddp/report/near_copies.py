@@ -13,10 +13,10 @@ from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
-from imagenet_ddp.pages.section import Checked, Section
-from imagenet_ddp.pages.sections.near_copies import near_copies
 from imagenet_ddp.report.findings import copies_sentence
 from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.sections.near_copies import near_copies
+from imagenet_ddp.sections.section import Checked, Section
 
 
 def near_copies_of(

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from imagenet_ddp import __version__
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import without_secrets
+from imagenet_ddp.version import __version__
 
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 

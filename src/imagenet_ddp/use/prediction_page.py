@@ -13,8 +13,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.exported.formats.check_model_file import PAGE
 from imagenet_ddp.pages.render import render
-from imagenet_ddp.pages.section import SIDE
-from imagenet_ddp.pages.thumbnails import thumbnail
+from imagenet_ddp.pages.thumbnails import JUDGED_SIDE, thumbnail
 from imagenet_ddp.system.text import alphabetical
 from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
@@ -49,7 +48,7 @@ def predictions_page(
     shown = sorted({number for _, numbers in rows for number in numbers[:most]})
     folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
     files = FileImages(Path(), Names.of(paths), np.zeros(len(paths), np.int64), predictor.read.reading)
-    uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number, SIDE), shown), strict=True))
+    uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number, JUDGED_SIDE), shown), strict=True))
 
     def item(number: int) -> dict[str, Any]:
         path, words = paths[number], in_words(results[number], predictor.labels, has_several=has_several)

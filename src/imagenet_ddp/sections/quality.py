@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from imagenet_ddp.curation.quality import GREY, ISSUES, ROW, badness
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 

@@ -1,6 +1,6 @@
 """Section: the images that cannot be read."""
 
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from imagenet_ddp.curation.wrong_labels import KEEP, REMOVE
 from imagenet_ddp.data.sources.groups import first_of_each
-from imagenet_ddp.pages.section import Checked, Copy, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Copy, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 

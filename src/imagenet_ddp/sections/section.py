@@ -13,11 +13,10 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import NearCopies
 from imagenet_ddp.curation.wrong_labels import KEEP, MOVE, REMOVE, is_keep
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.pages.thumbnails import thumbnail
+from imagenet_ddp.pages.thumbnails import JUDGED_SIDE, thumbnail
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 
 DECISIONS = "decisions.csv"  # which the page makes of all that is chosen on it
-SIDE = 160  # pixels of the longer side of a picture, by which people judge blur
 
 
 class Urgency(IntEnum):
@@ -40,7 +39,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """One section. name: of its template in pages/sections, and of its place in the page. title: in the list of
+    """One section. name: of its template in this folder, and of its place in the page. title: in the list of
     sections. context: the values of `s` in the template. figures: (name, value, note) for the head of the page. files:
     name -> content of the lists that stand beside the page. decide: name of the one to write decisions into; "": none.
     lines: what only the terminal says, below the findings. missing: what was not checked for a reason that is no fault
@@ -153,5 +152,5 @@ class Checked:
     def item(self, split: str, index: int, **more: Any) -> dict[str, Any]:
         """Return what the macros `gallery` and `groups` show of an image, with further values for their callers."""
         images = self.images[split]
-        known = {"uri": thumbnail(images, index, SIDE), "path": images.path(index), "split": split}
+        known = {"uri": thumbnail(images, index, JUDGED_SIDE), "path": images.path(index), "split": split}
         return known | {"name": self.name(split, index), "label": self.label(split, index)} | more

@@ -3,7 +3,7 @@
 from functools import partial
 
 from imagenet_ddp.curation import wrong_labels as curation
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import count_noun
 
 NAME = "wrong_labels"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import COLUMNS, FILE, Group
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun, percent
 

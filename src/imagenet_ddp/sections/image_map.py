@@ -9,7 +9,7 @@ from PIL import Image
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.walk import map_concurrently
-from imagenet_ddp.pages.section import Checked, Section
+from imagenet_ddp.sections.section import Checked, Section
 from imagenet_ddp.system.text import alphabetical
 
 MOST_POINTS = 20_000  # of more images, these are drawn by lot

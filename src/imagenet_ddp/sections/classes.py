@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, shorten_list
 
 FEW = 20  # images of a class; a fifth of them is held out, and four images say little

@@ -4,7 +4,7 @@ import numpy as np
 
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
-from imagenet_ddp.pages.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, percent
 
 NAME = "expected_accuracy"
