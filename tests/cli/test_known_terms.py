@@ -1,17 +1,23 @@
 """The table of other programs' terms: complete, and what it says to type exists."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from imagenet_ddp.cli import flags, known_terms
-from imagenet_ddp.cli.known_terms import BY_NAME, TERMS
+from imagenet_ddp.cli.explain import unknown
+from imagenet_ddp.cli.flags import without_other_programs
+from imagenet_ddp.cli.known_terms import BY_NAME, TERMS, closest
 from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.read_if import TRAIN, read_by, unread
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import key_of
 from scripts.doc_pages import PROGRAMS
 
 
@@ -37,9 +43,9 @@ def test_each_option_to_type_here_exists_and_takes_the_value():
             assert key.startswith(("hydra.run.dir", "callbacks.", "model.args.", "optim.args.")), (name, word)
 
 
-def mistakes(*argv: str) -> list[str]:
+def mistakes(*argv: str, verb: str = "train") -> list[str]:
     with pytest.raises(ConfigError) as error:
-        composed("train", argv)
+        composed(verb, argv)
     return list(map(str, error.value.mistakes))
 
 
@@ -82,3 +88,37 @@ def test_hydras_own_options_are_known():
     unsupported = {"--config-path", "-cp", "--experimental-rerun", "--package", "-p"}
     assert options.keys() - unsupported == flags.NAMES
     assert not flags.NAMES & BY_NAME.keys()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("verb", [*COMMANDS])
+def test_a_command_is_offered_only_keys_that_it_has_a_use_for(verb: str):
+    """Each key of any command, typed without its group, and each option of another program."""
+    used, keys = read_by(verb), {path for each in COMMANDS for path in declared(each)}
+    for name in {path.rpartition(".")[2] for path in keys} | {known_terms.plain(name) for name in BY_NAME}:
+        assert {*closest(name, used)} <= used.keys(), name
+        assert {key_of(option) for fix in unknown(name, verb).fixes for option in fix.options} <= used.keys(), name
+    for name in (name for term in TERMS for name in term.names if name.startswith("-")):
+        _, found = without_other_programs(verb, [name, "3"])
+        options = {key_of(option) for each in found for fix in each.fixes for option in fix.options}
+        assert options & keys <= used.keys(), name
+    assert verb in TRAIN or not refused_by(verb, used)
+
+
+def refused_by(verb: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a command which reads a checkpoint refuses to take, because only training reads them."""
+    typed = [f"{key}=1" for key in keys] if "checkpoint" in declared(verb) else []
+    return [str(each) for each in unread(typed, {}, declared(verb)) if "only training reads" in str(each)]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_command_says_what_it_offers_instead():
+    for typed, said in (
+        ("threshold=50%", "filter its column probability_1"),
+        ("root=pets", "did you mean images?"),
+        ("--data pets", "Hint: set images=pets."),
+        ("--output classes.csv", "Hint: set out=classes.csv."),
+        ("--lr 0.1", "predict has no use for optim.lr. Hint: leave --lr 0.1 out."),
+    ):
+        (message,) = mistakes(*typed.split(), "images=pets", "checkpoint=x.ckpt", verb="predict")
+        assert said in message

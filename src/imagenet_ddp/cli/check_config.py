@@ -21,7 +21,6 @@ from imagenet_ddp.config.schema.commands import (
     PredictConfig,
     TrainedConfig,
 )
-from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.read_if import unread
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
@@ -67,7 +66,7 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
         Mistake(f"{path} is required, but not set", (path,), tuple(_unless_set(fix, plain) for fix in _MISSING[path]))
         for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
-    return values, [*missing, *_undeclared(plain, keys.declared(verb)), *own_code.validate_targets(values)]
+    return values, [*missing, *_undeclared(plain, verb), *own_code.validate_targets(values)]
 
 
 def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
@@ -276,17 +275,17 @@ def _plain(value: Any) -> Any:
     return None if value == MISSING else value
 
 
-def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: str = "") -> list[Mistake]:
+def _undeclared(node: Mapping[str, Any], verb: str, prefix: str = "") -> list[Mistake]:
     """Return a mistake for each key that is not declared, which +KEY=VALUE adds."""
-    found: list[Mistake] = []
+    found, declared = list[Mistake](), keys.declared(verb)
     for key, value in node.items():
         path = f"{prefix}{key}"
         if prefix == "trainer." and key in REFUSED:
             found.append(refusal(key, value))
         elif path not in declared:
-            found.append(unknown(path, declared, shown(value)))
+            found.append(unknown(path, verb, shown(value)))
         elif declared[path].is_group:
-            found += _undeclared(value, declared, f"{path}.")
+            found += _undeclared(value, verb, f"{path}.")
     return found
 
 

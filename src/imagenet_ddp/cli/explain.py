@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from imagenet_ddp.cli.known_terms import INSTEAD, SHORT, closest
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
-from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.config.section import FREE_KEYS
 from imagenet_ddp.config.validators import choice, shown
 from imagenet_ddp.data.sources.registry import options_for
@@ -23,9 +23,10 @@ from imagenet_ddp.system.packages import extra_with, missing_package
 from imagenet_ddp.system.text import first_sentence
 
 
-def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
+def unknown(key: str, verb: str, value: str = "VALUE") -> Mistake:
     """Return the mistake of typing a key that is not declared. value: as typed."""
-    if instead := INSTEAD.get(key):
+    keys = read_by(verb)
+    if instead := INSTEAD.get(f"{verb} {key}") or INSTEAD.get(key):
         return Mistake(f"{key} is not a known key", (key,), hint=instead)
     parent, _, last = key.rpartition(".")
     if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
@@ -35,7 +36,8 @@ def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
     more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
     said = f"did you mean {' or '.join(close)}?{more}"
     fixes = tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
-    hint = "type an environment variable before the command" if key.isupper() else f"`--cfg job` lists all keys.{more}"
+    lists = f"`--help` lists the most used keys, and `--cfg job` all.{more}"
+    hint = "type an environment variable before the command" if key.isupper() else lists
     return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)
 
 
@@ -46,19 +48,20 @@ def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistak
         what = line.lstrip("~")
         required = f"{what} is required{', or not chosen,' if '=' in what else ''} and cannot be deleted"
         is_known = key in keys or files.names(key)
-        return Mistake(required, (key,), (without(line),)) if is_known else unknown(key, keys)
+        return Mistake(required, (key,), (without(line),)) if is_known else unknown(key, verb)
     if option.is_choice:
         names = files.names(key.partition("@")[0])
         if value in names and not option.sign:
             reason, hint = in_file(error, f"{key}/{value}", is_group=key in keys)
             return Mistake(f"{line} cannot be composed: {reason}", (key,), hint=hint)
         return _wrong_choice(key, value, names)
-    return _refused_value(option, error, keys, files)
+    return _refused_value(option, error, verb, files)
 
 
-def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], files: Files) -> Mistake:
+def _refused_value(option: Option, error: Exception, verb: str, files: Files) -> Mistake:
     """Explain a key=value that does not fit the composed config."""
-    key, line, value, declaration = option.key, option.word, option.value, keys.get(option.key)
+    key, line, value, keys = option.key, option.word, option.value, declared(verb)
+    declaration = keys.get(key)
     parent, _, last = key.rpartition(".")
     if parent == "trainer" and last in trainer.REFUSED:
         return trainer.refusal(last, value)
@@ -83,7 +86,7 @@ def _refused_value(option: Option, error: Exception, keys: Mapping[str, Key], fi
     if key.startswith(FREE_KEYS):
         fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
         return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
-    return unknown(key, keys, line.partition("=")[2])
+    return unknown(key, verb, line.partition("=")[2])
 
 
 def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:

@@ -16,8 +16,11 @@ from typing import Any, NoReturn
 import hydra
 
 from imagenet_ddp.cli.known_terms import Term, term_of
+from imagenet_ddp.cli.known_terms import here as what_here
+from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, setting
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # Names -> keyword arguments of argparse's add_argument; {}: action="store_true".
@@ -91,8 +94,9 @@ def wrong_python(argv: Sequence[str]) -> list[Mistake]:
     return [Mistake(what, hint="begin the command with `uv run --python 3.13`")]
 
 
-def without_other_programs(argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
-    """Return (argv without --local-rank and the options of other programs with their values; a mistake for each)."""
+def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
+    """Return (argv of a command without --local-rank and the options of other programs with their values; a mistake for
+    each)."""
     rest, kept, found = list(argv), list[str](), list[Mistake]()
     while rest:
         token = rest.pop(0)
@@ -106,7 +110,7 @@ def without_other_programs(argv: Sequence[str]) -> tuple[list[str], list[Mistake
         of_key = not term and "." in name and rest and "=" not in rest[0] and rest[0][0] != "-"
         values = [value] if equals else rest[:1] if of_key else _values(term, rest)
         del rest[: 0 if equals else len(values)]
-        found.append(_of_other_program([token] if equals else [token, *values], term, values))
+        found.append(_of_other_program(verb, [token] if equals else [token, *values], term, values))
     return kept, found
 
 
@@ -120,7 +124,7 @@ def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
     return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
 
 
-def _of_other_program(typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
+def _of_other_program(verb: str, typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
     """Return the mistake of typing an option of another program. typed: its words, with its values."""
     option = " ".join(typed)
     name, equals, _ = typed[0].lstrip("-").partition("=")
@@ -131,9 +135,15 @@ def _of_other_program(typed: Sequence[str], term: Term | None, values: Sequence[
         hint = "options are typed as KEY=VALUE; `--help` shows examples"
         return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
     value = values[0].replace("FREEPORT", "29500") if values else "VALUE"  # a word in the README of pytorch/examples
-    here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
+    keys = read_by(verb)
+    here, note = what_here(term, keys, value), term.note.replace("{}", value)
     if here.startswith("python "):
         return Mistake(f"{option} is an option of another program", hint=f"run `{here}` ({note})", typed=tuple(typed))
+    if here not in (term.here, *term.values.values()):
+        note = ""
     options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
+    if unread := [key for key in map(key_of, options) if key in declared("train") and key not in keys]:
+        what = f"{option} is an option of another program, and {verb} has no use for {unread[-1]}"
+        return Mistake(what, fixes=(without(option),), typed=tuple(typed))
     fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")
     return Mistake(f"{option} is an option of another program", fixes=(fix,), typed=tuple(typed))

@@ -5,10 +5,12 @@ torch.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+
+from imagenet_ddp.mistakes import key_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +46,16 @@ def plain(name: str) -> str:
 TERMS = _read()
 BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
-NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
-        "exif": "data.exif_orientation"}  # fmt: skip
+NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root", "root": "data.root",
+        "images": "data.root", "exif": "data.exif_orientation"}  # fmt: skip
 SHORT = {"logger=tb": "tensorboard"}  # typed choice -> the one that is meant
-# Keys and choices of Lightning and other programs -> what to do instead.
+_SURE = (
+    "predict calls an image not sure whose likeliest class has less than 50 %; for another limit, write the table "
+    "out=classes.csv, and filter its column probability_1"
+)
+# Keys and choices of Lightning and other programs, or a command and a key -> what to do instead.
 INSTEAD = {
+    **{f"predict {key}": _SURE for key in ("threshold", "conf", "confidence", "min_confidence", "min_probability")},
     "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
     "logger=comet": "run `pip install comet-ml`, and set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
@@ -65,17 +72,34 @@ def _letters(key: str) -> str:
     return re.sub(r"[\W_]", "", key.lower())
 
 
+def here(term: Term, keys: Container[str], value: str = "") -> str:
+    """Return what to type for an option of another program. keys: those that the command has a use for. value: in the
+    other program."""
+    options = term.values.get(value.lower(), term.here)
+    if "data.root={}" in options and "data.root" not in keys and "images" in keys:
+        return "images={}"
+    return "out={}" if options == "hydra.run.dir={}" and "out" in keys else options
+
+
 def closest(key: str, keys: Iterable[str]) -> list[str]:
-    """Return the known keys closest to a mistyped one, best first; empty if none is close."""
-    group, last = key.lower().partition(".")[0], key.lower().rpartition(".")[2]
+    """Return the known keys closest to a mistyped one, best first; empty if none is close. keys: those that the command
+    has a use for."""
+    parent, _, last = key.lower().rpartition(".")
+    group = key.lower().partition(".")[0]
     keys = sorted(keys, key=lambda known: known.partition(".")[0] != group)  # those of the same group first
     if same := [known for known in keys if _letters(known) == _letters(key)]:  # dataroot, data-root
         return same[:1]
     if same := [known for known in keys if known.rpartition(".")[2] == last]:
         return same[:2]
     term = BY_NAME.get(last)
-    meant = term.here.split()[-1].partition("=")[0] if term and term.here else NEAR.get(last)
+    meant = key_of(here(term, keys).split()[-1]) if term and term.here else NEAR.get(last)
+    if meant == "data.root" and meant not in keys:
+        meant = "images"
     if meant in keys:
         return [meant]
-    ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
-    return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
+    # a key of another group must be nearer
+    for place, least in ([known for known in keys if known.rpartition(".")[0] == parent], 0.7), (keys, 0.84):
+        ends = {known.rpartition(".")[2]: known for known in reversed(place)}
+        if near := get_close_matches(last, ends, 1, least):
+            return [ends[near[0]]]
+    return []

@@ -49,7 +49,7 @@ class Words:
 
 def read(verb: str, argv: Sequence[str]) -> Words:
     """Split the command line of a command. Raises ConfigError if it cannot be split."""
-    own, found = without_other_programs(argv)
+    own, found = without_other_programs(verb, argv)
     flags, own = read_flags(own)
     if not ANSWERED.isdisjoint(own):
         return Words(own, flags.overrides, flags, is_answered=True, mistakes=wrong_python(own))

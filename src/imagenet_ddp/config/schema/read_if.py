@@ -5,11 +5,14 @@ does not have them. Only typed keys are reported: a recipe or a checkpoint may h
 line replaces. null and none mean that the key is not set.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema import keys
+from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.config.section import OneOf, leaves
@@ -136,6 +139,26 @@ OF_TRAINING = (
                       "gradient_clip_algorithm detect_anomaly reload_dataloaders_every_n_epochs batch_finder"),
 )  # fmt: skip
 _OF_TRAINING = tuple(f"{path}." for path in OF_TRAINING)
+TRAIN = ("train", "doctor", "tune", "submit", "benchmark")  # commands that train, or speak of a training
+# Groups and keys that no command reads whose images are files, not a data set, and which runs in one process.
+_NOT_OF_FILES = tuple(
+    f"{path}."
+    for path in (
+        "strategy", "nccl", "logger", "trainer.num_nodes",
+        *_keys("cluster", "name address node_rank rank local_rank world_size job_id secret_file timeout_s requeue"),
+        *_keys("data", "train_dir val_dir images_dir val_fraction val_fold groups fold download verify cache_dir "
+                       "cache_gib"),
+    )
+)  # fmt: skip
+
+
+@functools.cache
+def read_by(command: str) -> Mapping[str, Key]:
+    """Return the keys that a command has a use for. It has all groups, so that a checkpoint can fill them in."""
+    others = () if command in TRAIN else _OF_TRAINING
+    others += _NOT_OF_FILES if command in USE_MODEL else ()
+    others += ("data.root.",) if command in USE_MODEL and command != "export" else ()
+    return {path: key for path, key in keys.declared(command).items() if not f"{path}.".startswith(others)}
 
 
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
