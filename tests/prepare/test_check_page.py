@@ -143,7 +143,8 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     assert re.search(r"(About \d+ of \d+|Nearly all) new images like these will be recognised", text)
     assert "a logistic regression, learns the classes from them" in text
     options = "experiment=own_photos data=imagefolder data.root=photos model.weights=DEFAULT"
-    assert re.search(rf"To train on these images: .*python -m imagenet_ddp\.train {options} ", text)
+    line = rf"To train on these images: .*python -m imagenet_ddp\.train {options} hydra\.run\.dir=runs/mine "
+    assert re.search(line, text)
     points = json.loads(unescape(re.search(r'data-points="([^"]*)"', html)[1]))  # type: ignore[index]
     assert len(points) == 52 and all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y, _, _ in points)
     assert (html.count("<script"), EVIL in html) == (1, False)

@@ -316,7 +316,7 @@ def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pyt
     run = read_run(make_run(tmp_path / "run", options))
     page = build("run", run, read(folder))
     html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
-    line = "experiment=own_photos data.root=photos out=checked model.name=vgg11 model.weights=w.pth"
+    line = "experiment=own_photos data.root=photos model.name=vgg11 model.weights=w.pth out=checked"
     assert "The net predicts the label of each of 10 validation images. The labels of" in html
     assert line in html and line in page.summary[-1]
     assert "The best epoch was chosen by these images" in html

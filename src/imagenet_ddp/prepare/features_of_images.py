@@ -9,6 +9,7 @@ import torch
 
 from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.cli.photograph_lines import RECIPE, train_line
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
     fold_of_each,
@@ -37,7 +38,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     out: existing folder for the file of the pass."""
     if not plan.config.model.weights:
         words = [word for word in plan.argv if not word.startswith(("experiment=", "model.weights="))]
-        return replace(checked, command=shell_line("prepare", [*words, "experiment=own_photos"]))
+        return replace(checked, command=shell_line("prepare", [*words, RECIPE]))
     file = (out / FILE).absolute()
     argv = [*(word for word in plan.argv if not word.startswith(_OWN)), quoted(f"out={file}")]
     if reason := run_other("features", argv):
@@ -76,7 +77,7 @@ def _train_line(plan: Plan, groups: str) -> str:
     """Return the line that trains the whole net of the check on its images. groups: as in Checked."""
     others = (*_OWN, "experiment=", *(["data.groups="] if groups else []))
     words = [word for word in plan.argv if not word.startswith(others)]
-    return shell_line("train", ["experiment=own_photos", *words, *([groups] if groups else [])])
+    return train_line(*words, *([groups] if groups else []))
 
 
 def _require_same(features: Features, images: Mapping[str, Images]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.pages.render import render
@@ -139,12 +140,8 @@ def _who_judges_training(run: Run) -> str:
     """Return a sentence about the labels of the training images, which the evaluation says nothing about."""
     options, line = run.options, "prepare=check"
     if options.get("data.name") == "imagefolder" and (root := options.get("data.root")):
-        words = [line, "experiment=own_photos", quoted(f"data.root={root}"), "out=checked"]
-        if options.get("model.weights"):  # else those of the experiment
-            words += [
-                quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual
-            ]
-        line = shell_line("prepare", words)
+        net = [quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual]
+        line = check_line(quoted(f"data.root={root}"), *(net if options.get("model.weights") else []))
     return f"The labels of the training images are judged by a check: `{line}`."
 
 

@@ -114,15 +114,20 @@ def make_given(
     return folder
 
 
+def unused(folder: Path) -> Path:
+    """Return the folder; if it holds the results of a run, the first of FOLDER2, FOLDER3, ... that does not exist."""
+    if not holds_results(folder):
+        return folder
+    stem = f"{folder.name}-" if folder.name[-1:].isdigit() else folder.name
+    return next(path for n in itertools.count(2) if not (path := folder.parent / f"{stem}{n}").exists())
+
+
 def taken(folder: Path, key: str = "hydra.run.dir", *, can_resume: bool) -> Mistake | None:
     """Return the mistake of a new run in a folder that holds the results of another, or None. can_resume: whether the
     command has resume=."""
     if not holds_results(folder):
         return None
-    named = folder if folder.name else folder.absolute()  # `.`
-    stem = f"{named.name}-" if named.name[-1:].isdigit() else named.name
-    free = next(path for n in itertools.count(2) if not (path := named.parent / f"{stem}{n}").exists())
-    fixes = [meant(f"{key}={free}")]
+    fixes = [meant(f"{key}={unused(folder if folder.name else folder.absolute())}")]  # `.`
     if can_resume and CheckpointStore.of_run(folder).files():
         fixes.append(setting(f"resume={folder}", aim="to continue that run"))
     return Mistake(f"{key}={folder} must be a new folder, but holds a run", (key,), tuple(fixes))

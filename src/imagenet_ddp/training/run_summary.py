@@ -13,6 +13,8 @@ from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
+from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.cli.photograph_lines import check_line, train_line
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
@@ -29,12 +31,6 @@ from imagenet_ddp.training.build import Run
 HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
 SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
-NEXT_STEPS = """\
-This run used generated images. Next, use others:
-your images, to find faults: `{program}.prepare prepare=check experiment=own_photos data.root=FOLDER out=checked`
-your images, from ImageNet weights: `{program}.train experiment=own_photos data.root=FOLDER budget_min=10`
-STL-10, which is downloaded: `{program}.train data=stl10`
-ImageNet: `{program}.train data=imagenet data.root=FOLDER`"""
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
@@ -109,7 +105,13 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
-        lines += NEXT_STEPS.format(program="python -m imagenet_ddp").splitlines()
+        lines += [
+            "This run used generated images. Next, use others:",
+            f"your images, to find faults: `{check_line('data.root=FOLDER')}`",
+            f"your images, from ImageNet weights: `{train_line('data.root=FOLDER')}`",
+            f"STL-10, which is downloaded: `{shell_line('train', ['data=stl10'])}`",
+            f"ImageNet: `{shell_line('train', ['data=imagenet', 'data.root=FOLDER'])}`",
+        ]
     return lines
 
 
