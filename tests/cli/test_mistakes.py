@@ -571,8 +571,8 @@ def test_the_list_is_wrapped_and_ends_with_code_2(capsys: pytest.CaptureFixture[
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     pasted = f"`python -m imagenet_ddp.train {' '.join(f'data.key{number}=value' for number in range(9))}`"
     long = f"data.root must be a folder, but it does not exist. Hint: type on each node {pasted}."
-    with pytest.raises(SystemExit) as caught:
-        command.refuse(ConfigError([long, "b. Hint: c."]), "train")
+    with pytest.raises(SystemExit) as caught, command.exit_codes("train"):
+        raise ConfigError([long, "b. Hint: c."])
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert (caught.value.code, out, lines[0]) == (2, "", "imagenet_ddp.train: 2 mistakes, nothing was started")

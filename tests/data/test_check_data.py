@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, Purpose
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS
 from imagenet_ddp.data.sources import walk
@@ -16,8 +16,8 @@ def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
     return DataConfig.of(name=name, **typed)
 
 
-def validate(data: DataConfig, verb: str = "train") -> list[str]:
-    return list(map(str, check_data.inspect(data, 0, verb=verb)[0]))
+def validate(data: DataConfig, purpose: Purpose | None = Purpose.TRAIN) -> list[str]:
+    return list(map(str, check_data.inspect(data, 0, purpose=purpose)[0]))
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_one_value(typed: dict[str, Any], said: str):
 
 def test_a_table(tmp_path: Path):
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
-    for verb, count in (("train", 1), ("evaluate", 1), ("predict", 0)):
-        assert len(validate(config("table", root=str(tmp_path / "t.csv")), verb=verb)) == count
+    for purpose, count in ((Purpose.TRAIN, 1), (Purpose.EVALUATE, 1), (None, 0)):
+        assert len(validate(config("table", root=str(tmp_path / "t.csv")), purpose)) == count
     assert check_data.look(config("table", root=str(tmp_path / "t.csv")), 0, elsewhere=True) is None
     found = check_data.look(config("table"), 0, elsewhere=True)
     assert found and len(found.mistakes) == 1

@@ -49,7 +49,7 @@ def train(
 def evaluate(cuda: FakeCuda, plan: Plan, folder: Path, callbacks: list[Any]) -> None:
     """Validate a net as evaluate does."""
     world = World(plan.place, plan.device)
-    data = build.make_data(plan, world, print, verb="evaluate")
+    data = build.make_data(plan, world, print)
     module = build.make_module(plan, data.source.classes, len(data.val_images))
     trainer = build.make_trainer(plan, world, [*callbacks, Steps(cuda)], folder)
     trainer.validate(module, datamodule=data, verbose=False)

@@ -159,8 +159,7 @@ def check_values(
         found += check_data.validate(values.data, partial=not is_whole)
         if is_whole and verb != "doctor":  # whose checks look at the images
             opens = opens and not found  # else one image of each class is enough
-            of_images = "check" if verb == "features" else verb
-            scan = check_data.look(values.data, values.seed, verb=of_images, whole=opens)
+            scan = check_data.look(values.data, values.seed, purpose=values.purpose, whole=opens)
             found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed) + check_data.long_tmpdir(environ)

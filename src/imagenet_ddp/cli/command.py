@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -64,7 +64,9 @@ def exit_codes(verb: str, check: Check | None = None) -> Iterator[None]:
             console.print_message(str(error))
         sys.exit(1)
     except ConfigError as error:
-        refuse(error, verb, check)
+        show(error, verb, check)
+        _report_refusal(error)
+        sys.exit(2)
     except WorkersFailedError as error:
         leave_reason(error.reason)
         error.exit()
@@ -130,20 +132,18 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
     return read(argv, os.environ)
 
 
-def refuse(error: ConfigError, verb: str, check: Check | None = None) -> NoReturn:
-    """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2. check:
-    as in exit_codes."""
-    show(error, verb, check)
-    if isinstance(error, RefusedError) and error.request.verb in OF_RANKS and not error.request.multirun:
-        # the mistakes are printed already; they may also be the reason why this fails
-        with contextlib.suppress(SignalExit, Exception), raise_on_signal():
-            refused = error.request.place
-            if refused is not None and refused.others_wait:
-                sys.stderr.flush()
-                from imagenet_ddp.distributed.commands import report_refusal
+def _report_refusal(error: ConfigError) -> None:
+    """Report the mistakes to the nodes that wait for this command."""
+    if not isinstance(error, RefusedError) or error.request.verb not in OF_RANKS or error.request.multirun:
+        return
+    # the mistakes are printed already; they may also be the reason why this fails
+    with contextlib.suppress(SignalExit, Exception), raise_on_signal():
+        refused = error.request.place
+        if refused is not None and refused.others_wait:
+            sys.stderr.flush()
+            from imagenet_ddp.distributed.commands import report_refusal
 
-                report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
-    sys.exit(2)
+            report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
 
 
 def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tuple[list[str], str]:

@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagenet_ddp.config.schema.commands import USE_MODEL
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig, FilesData, FolderData, PackedData
+from imagenet_ddp.config.schema.data import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    DataConfig,
+    FilesData,
+    FolderData,
+    PackedData,
+    Purpose,
+)
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.base import Scan
@@ -20,27 +27,32 @@ _THREE = list_of(number(), "", 3)
 
 
 def inspect(
-    data: DataConfig, seed: int, *, verb: str = "train", whole: bool = True
+    data: DataConfig, seed: int, *, purpose: Purpose | None = Purpose.TRAIN, whole: bool = True
 ) -> tuple[list[Mistake], Scan | None]:
     """Return (every mistake in the options and in the images, what `look` has found). whole: as in SourceType.scan."""
     mistakes = validate(data)
-    found = look(data, seed, verb=verb, whole=whole and not mistakes)
+    found = look(data, seed, purpose=purpose, whole=whole and not mistakes)
     return mistakes + ConfigError(found.mistakes if found else ()).mistakes, found
 
 
 def look(
-    data: DataConfig, seed: int, *, verb: str = "train", elsewhere: bool = False, whole: bool = False
+    data: DataConfig,
+    seed: int,
+    *,
+    purpose: Purpose | None = Purpose.TRAIN,
+    elsewhere: bool = False,
+    whole: bool = False,
 ) -> Scan | None:
-    """Look at the images, unless they are of a source of the user's own, or not needed (predict, export).
+    """Look at the images, unless they are of a source of the user's own, or not needed.
 
-    verb: the command. evaluate needs only the validation images. elsewhere: they are on another machine, so only a
-    missing data.root is a mistake. whole: as in SourceType.scan.
+    purpose: None if they are not needed. elsewhere: they are on another machine, so only a missing data.root is a
+    mistake. whole: as in SourceType.scan.
     """
-    if data.target or verb in USE_MODEL or data.name not in SOURCES:
+    if data.target or purpose is None or data.name not in SOURCES:
         return None
     if elsewhere and (source_type(data.name).default_root or data.root) and not str(data.root).startswith("~"):
         return None  # the job on the other machine looks
-    found = scan(data, seed, verb, whole=whole)
+    found = scan(data, seed, purpose, whole=whole)
     keys, mistakes = ("data.name", "data.root"), ConfigError(found.mistakes).mistakes
     return replace(found, mistakes=[replace(each, keys=each.keys or keys) for each in mistakes])
 

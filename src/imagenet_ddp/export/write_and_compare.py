@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.config.schema.data import Purpose
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -240,7 +241,7 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
     if config.images is not None:
         return _files(config, config.images), ""
     if trained.contents or is_data_typed:
-        mistakes, scan = check_data.inspect(config.data, config.seed, verb="evaluate")
+        mistakes, scan = check_data.inspect(config.data, config.seed, purpose=Purpose.EVALUATE)
     else:  # data.* has the default, which is not what these weights were trained on
         what = "data must be set, because these weights do not name their data"
         mistakes, scan = [Mistake(what, ("data",), hint="set data= and data.root=")], None
@@ -253,7 +254,7 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
 
 def _of_source(config: ExportConfig, trained: TrainedModel, scan: Scan | None) -> Samples:
     """Return config.num_images evenly spaced validation images."""
-    source = open_source(config.data, config.seed, verb="evaluate", found=scan)
+    source = open_source(config.data, config.seed, purpose=Purpose.EVALUATE, found=scan)
     choose(source, config.data, trained.contents, trained.origin)
     images = source.val
     assert images is not None

@@ -11,7 +11,7 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.cli.other_command import is_of_other
 from imagenet_ddp.config import own_code
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, FeaturesConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.config.schema.keys import is_per_machine
 from imagenet_ddp.config.section import leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
@@ -174,12 +174,10 @@ def _look(job: Job) -> Scan | None:
     None if each rank must look itself: at a source of the user's own, and at one with mistakes, of which the ranks
     inform each other."""
     config, found = job.config, job.scan
-    verb = "train"
-    if isinstance(config, EvaluateConfig | FeaturesConfig):
-        verb = "evaluate" if isinstance(config, EvaluateConfig) else "check"
-    if config.data.target or (found and found.fits(config.data, config.seed, verb)):
+    purpose = config.purpose
+    if purpose is None or config.data.target or (found and found.fits(config.data, config.seed, purpose)):
         return found
-    found = scan(config.data, config.seed, verb)
+    found = scan(config.data, config.seed, purpose)
     return None if found.mistakes else found
 
 

@@ -76,7 +76,7 @@ def run(plan: Plan) -> int:
     config, data = plan.config, plan.config.data
     for name in LISTS if config.out is not None else ():
         require_readable(plan.out / name)
-    source = open_source(data, config.seed, verb="check", found=plan.scan)
+    source = open_source(data, config.seed, purpose=config.purpose, found=plan.scan)
     layout = summarise_source(config.seed, source)
     images = {name: split.images for name, split in layout.splits.items()}
     write = partial(print_message, stream=sys.stdout)

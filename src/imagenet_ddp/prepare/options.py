@@ -51,7 +51,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     elif options.name == "relabel":
         mistakes += _validate_relabel(config)
     else:
-        more, scan = check_data.inspect(config.data, config.seed, verb="check" if options.name == "check" else "train")
+        more, scan = check_data.inspect(config.data, config.seed, purpose=config.purpose)
         mistakes += [*_generated(config, request.typed), *more]
         inside, root = isinstance(config.data, FolderData), config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):

@@ -76,7 +76,7 @@ def run(plan: Plan) -> int:
             _undo(labels, record, record_file)
             return 0
         _finish(labels, record, record_file)
-        source, others = open_source(data, plan.config.seed, verb="relabel"), None
+        source, others = open_source(data, plan.config.seed, purpose=plan.config.purpose), None
         if unlabelled is not None:
             names = list_folder(unlabelled)[0]
             others = FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64))

@@ -66,7 +66,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
 def _open(found: Predictions) -> Images:
     """Return the split that was evaluated. Raises ConfigError if the data is not available, or has changed."""
     config, started_in = _trusted_config(found, "data"), found.evaluation.get("folder", "")
-    source = open_source(config.data, config.seed, verb="evaluate")
+    source = open_source(config.data, config.seed, purpose=config.purpose)
     if found.checkpoint is not None and is_own(found.checkpoint):
         choose(source, config.data, read(found.checkpoint)[KEY], str(found.checkpoint))
     images = source.val

@@ -19,6 +19,7 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
+from imagenet_ddp.config.schema.data import Purpose
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.augment import make_own_transform
 from imagenet_ddp.data.module import ImageDataModule
@@ -73,25 +74,24 @@ def make_data(
     world: World,
     say: Callable[[str], None],
     *,
-    verb: str = "train",
-    is_training: bool = False,
     scan: Scan | None = None,
 ) -> ImageDataModule:
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
-    images. say: function that writes a line to the log. verb: as in SourceType. is_training: make the user's own
-    transform of them, which other commands must not make of a checkpoint. scan: of the images, if this node's command
-    has looked at them."""
-    config, options = plan.config, data_options(plan)
-    source = open_source(options, config.seed, verb=verb, found=scan)
+    images. say: function that writes a line to the log. scan: of the images, if this node's command has looked at
+    them."""
+    config, options, purpose = plan.config, data_options(plan), plan.config.purpose
+    assert purpose is not None
+    source = open_source(options, config.seed, purpose=purpose, found=scan)
     images = source.train if source.train is not None else source.val
     board = SharedBoard(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
+    own = None  # code of the user's own, which an evaluation must not run for a checkpoint
+    if purpose is Purpose.TRAIN:
+        own = make_own_transform(config.transform, last_train_size(options))
     data = ImageDataModule(
-        source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images,
-        say, make_own_transform(config.transform, last_train_size(options)) if is_training else None,
-    )  # fmt: skip
-    classes = source.classes
-    need_train = verb != "evaluate"
+        source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images, say, own
+    )
+    classes, need_train = source.classes, purpose.needs_train
     if need_train and len(classes) < 2:  # folders and tables are checked before
         raise ConfigError(
             f"the data must have at least two classes, got {len(classes)} ({', '.join(classes) or 'none'}). "
@@ -190,7 +190,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     """Make all parts of a training run. Raises ConfigError if they cannot be made or combined, or if the run cannot be
     resumed with them."""
     stored = read(job.checkpoint) if job.checkpoint is not None else None
-    data = make_data(plan, world, log.say, is_training=True, scan=job.scan)
+    data = make_data(plan, world, log.say, scan=job.scan)
     classes, images = data.source.classes, data.train_images
     if job.checkpoint is not None and stored is not None:
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))

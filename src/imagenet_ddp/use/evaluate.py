@@ -47,7 +47,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     config = job.config
     assert isinstance(config, EvaluateConfig)
     trained = load(config, job.checkpoint)
-    data = build.make_data(plan, world, log.say, verb="evaluate", scan=job.scan)
+    data = build.make_data(plan, world, log.say, scan=job.scan)
     left_out = held_out.choose(data.source, config.data, trained.contents, trained.origin)
     positions = trained.positions(data.source)
     named = trained if trained.has_names else data.source

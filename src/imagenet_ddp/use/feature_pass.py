@@ -45,7 +45,7 @@ def run(job: Job, plan: Plan, world: World) -> int:
     with disk_errors_as_run_error(job.run_dir), lock(job.run_dir) if is_first else nullcontext():
         log = Log(job.run_dir / "logs", world.place.rank)
         log.capture_libraries()
-        data = build.make_data(plan, world, log.say, verb="check", scan=job.scan)
+        data = build.make_data(plan, world, log.say, scan=job.scan)
         num_images = len(data.train_images) + len(data.val_images)
         data.bad_images.most = num_images  # unreadable ones are listed, and stop nothing
         splits, classes = (data.train_images, data.val_images), data.source.classes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.config.schema.data import FolderData, Purpose
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout
@@ -31,7 +31,7 @@ def options(root: str, typed: dict[str, Any]) -> FolderData:
 
 
 def found(root: str, verb: str, typed: dict[str, Any]) -> list[Mistake]:
-    return inspect(options(root, typed), 0, verb=verb)[0]
+    return inspect(options(root, typed), 0, purpose=Purpose(verb))[0]
 
 
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from conftest import SMALL, Run, write_images
 from helpers.image_table import write_table
 
-from imagenet_ddp.config.schema.data import DataConfig, TableData
+from imagenet_ddp.config.schema.data import DataConfig, Purpose, TableData
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -32,7 +32,7 @@ def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list
     for name in "abcde":
         (folder / f"{name}.jpg").touch()
     (folder / "t.csv").write_text(content)
-    return list(map(str, scan(keys(folder / "t.csv", **typed), 0, verb).mistakes))
+    return list(map(str, scan(keys(folder / "t.csv", **typed), 0, Purpose(verb)).mistakes))
 
 
 def test_a_good_table(tmp_path: Path):
@@ -141,7 +141,7 @@ def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):
 
 def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
     assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", "evaluate") == []
-    assert len(read_table(keys(tmp_path / "t.csv"), "evaluate").of_split("val")) == 2
+    assert len(read_table(keys(tmp_path / "t.csv"), Purpose.EVALUATE).of_split("val")) == 2
     assert found(tmp_path, "path,label,split\na.jpg,cat,val\n", "evaluate") == []
     assert len(found(tmp_path, "path,label,split\na.jpg,cat,train\n", "evaluate")) == 1
 

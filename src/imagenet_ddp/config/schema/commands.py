@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.data import DataConfig, TransformConfig
+from imagenet_ddp.config.schema.data import DataConfig, Purpose, TransformConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
@@ -94,6 +94,11 @@ class CommonConfig(Section):
         default_factory=dict[str, Any]
     )
 
+    @property
+    def purpose(self) -> Purpose | None:
+        """What the command wants the images of data for; None if it needs no data set."""
+        return Purpose.TRAIN
+
 
 class RunConfig(CommonConfig):
     """Keys of train, doctor, tune and submit."""
@@ -112,6 +117,10 @@ class TrainedConfig(CommonConfig):
 
     checkpoint: Annotated[str | None, Example("FILE"), PerMachine(), _CHECKPOINT] = None
 
+    @property
+    def purpose(self) -> Purpose | None:
+        return None
+
 
 class EvaluateConfig(TrainedConfig):
     predictions: Annotated[str, choice("csv", "none"), "Write predictions.csv, a row per image."] = "csv"
@@ -128,6 +137,10 @@ class EvaluateConfig(TrainedConfig):
         str | None, Example("real.json"), "File of ImageNet's reassessed labels (ReaL), for a second top-1."
     ] = None
 
+    @property
+    def purpose(self) -> Purpose:
+        return Purpose.EVALUATE
+
 
 class FeaturesConfig(TrainedConfig):
     out: Annotated[
@@ -137,6 +150,10 @@ class FeaturesConfig(TrainedConfig):
         PerMachine(),
         "Also write the file here; null: only in runs/features, where the other commands find it.",
     ] = None
+
+    @property
+    def purpose(self) -> Purpose:
+        return Purpose.CHECK
 
 
 class PredictConfig(TrainedConfig):
@@ -292,6 +309,10 @@ class PrepareConfig(CommonConfig):
     ] = None
     undo: Annotated[bool, "relabel: take the decisions of the list back."] = False
     out: Annotated[str | None, "Folder to write."] = None
+
+    @property
+    def purpose(self) -> Purpose:
+        return {"check": Purpose.CHECK, "relabel": Purpose.RELABEL}.get(self.prepare.name, Purpose.TRAIN)
 
 
 BENCHMARKS = ("loader", "train", "step")

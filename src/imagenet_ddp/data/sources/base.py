@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, Purpose
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
@@ -193,31 +193,27 @@ class Scan:
     """What one look at a source has found, before torch is imported. Each process of this machine opens the source from
     it, without looking again, so it can be pickled.
 
-    data, seed, verb: for which it was made. mistakes: messages with a hint. open: returns the source; set unless there
-    are mistakes. Raises ConfigError for what can be found only by opening it. pending: what it would first have to
-    make; None if the images are there.
+    data, seed, purpose: for which it was made. mistakes: messages with a hint. open: returns the source; set unless
+    there are mistakes. Raises ConfigError for what can be found only by opening it. pending: what it would first have
+    to make; None if the images are there.
     """
 
     data: DataConfig
     seed: int
-    verb: str
+    purpose: Purpose
     mistakes: Sequence[Mistake | str] = ()
     open: Callable[[], Source] | None = None
     pending: Pending | None = None
 
-    def fits(self, data: DataConfig, seed: int, verb: str) -> bool:
+    def fits(self, data: DataConfig, seed: int, purpose: Purpose) -> bool:
         """Return whether another look would find the same."""
         keys = (*_KEYS, *(data.keys() - DataConfig().keys()))
         same = type(self.data) is type(data) and all(self.data[key] == data[key] for key in keys)
-        return same and (self.seed, self.verb) == (seed, verb)
+        return same and (self.seed, self.purpose) == (seed, purpose)
 
 
 class SourceType(Generic[D]):
-    """One value of data.name: how it is recognised, what a look at it finds, and how it is opened.
-
-    verb: train; evaluate, for which only the validation images are needed; check, which leaves out a class without
-    images, where train refuses the data; or relabel, which keeps it.
-    """
+    """One value of data.name: how it is recognised, what a look at it finds, and how it is opened."""
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
 
@@ -225,7 +221,7 @@ class SourceType(Generic[D]):
         """options_for: registry.options_for, by which a source says what a folder is that is not of its kind."""
         self.options_for = options_for
 
-    def scan(self, data: D, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: D, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         """Look at the names, sizes or the table that data.root holds, once. whole: False to find only the mistakes, for
         which one image of each class is enough."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData, Purpose
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
@@ -79,10 +79,10 @@ class Listed:
 
 
 class ImageFolder(SourceType[FolderData]):
-    def scan(self, data: FolderData, seed: int, verb: str, *, whole: bool = True) -> Scan:
-        need_train, is_share = verb != "evaluate", data.val_fraction is not None
+    def scan(self, data: FolderData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
+        need_train, is_share = purpose.needs_train, data.val_fraction is not None
         if mistakes := self._wrong_root(data):
-            return Scan(data, seed, verb, mistakes)
+            return Scan(data, seed, purpose, mistakes)
         layout, found = find_layout(data, need_train=need_train), list[Mistake]()
         if is_share and layout.val.is_dir():
             allowed = f"null if there is a folder of validation images ({describe_path(layout.val)})"
@@ -94,17 +94,17 @@ class ImageFolder(SourceType[FolderData]):
         train = val = None
         if need_train or is_share:
             train, more = self._list(layout.train, "data.train_dir", data, need_train, whole)
-            found += [*more, *(train.empty if train and verb not in ("check", "relabel") else ())]
+            found += [*more, *(train.empty if train and purpose not in (Purpose.CHECK, Purpose.RELABEL) else ())]
             if train and is_share:
                 found += wrong_groups(data.groups, train.images, whole=whole)
         if not is_share and (layout.val.is_dir() or not found):
             val, more = self._list(layout.val, "data.val_dir", data, need_train, whole, train.names if train else ())
             found += more
-        if train and verb == "check":
+        if train and purpose is Purpose.CHECK:
             train = train.only({*train.filled, *(val.filled if val else ())})
         if train and val:
             found += _overlap(layout, train.names, val.names, data) or _foreign_classes(train.classes, val.filled)
-        return Scan(data, seed, verb, found, partial(_open, data, seed, layout, train, val))
+        return Scan(data, seed, purpose, found, partial(_open, data, seed, layout, train, val))
 
     def implied(self, data: FolderData) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.config.schema.data import FolderData, Purpose
 from imagenet_ddp.data.sources.base import Scan, Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
@@ -26,8 +26,8 @@ NUM_CLASSES = 1_000
 
 
 class ImageNet(ImageFolder):
-    def scan(self, data: FolderData, seed: int, verb: str, *, whole: bool = True) -> Scan:
-        found = super().scan(data, seed, verb, whole=whole)
+    def scan(self, data: FolderData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
+        found = super().scan(data, seed, purpose, whole=whole)
         return found if found.open is None else replace(found, open=partial(_open, found.open))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.data import DataConfig, Purpose
 from imagenet_ddp.config.validators import FLAG, TEXT, TEXTS, Kind, integer, kind
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import read_small
@@ -160,17 +160,13 @@ def read_manifest(folder: Path) -> Manifest:
     raise ConfigError(f"data.root must be a packed folder, but {folder.absolute()} is not: {what}. Hint: {hint}.")
 
 
-def required_splits(verb: str) -> tuple[str, ...]:
-    return ("val",) if verb == "evaluate" else ("train", "val")
-
-
-def missing_features(manifest: Manifest, where: str, data: DataConfig, verb: str) -> list[str]:
+def missing_features(manifest: Manifest, where: str, data: DataConfig, purpose: Purpose) -> list[str]:
     """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
     in messages."""
     found = [
         f"{where} must contain packed {name} images, but contains {', '.join(manifest.splits) or 'nothing'}. Hint: "
         f"pack a source that has {name} images."
-        for name in required_splits(verb)
+        for name in purpose.splits
         if name not in manifest.splits
     ]
     if data.exif_orientation and not manifest.exif_orientation:

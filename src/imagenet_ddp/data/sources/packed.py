@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import PackedData
+from imagenet_ddp.config.schema.data import PackedData, Purpose
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Names, Scan, Source, SourceType
@@ -30,7 +30,6 @@ from imagenet_ddp.data.sources.pack_format import (
     Split,
     missing_features,
     read_manifest,
-    required_splits,
     wrong_sizes,
 )
 from imagenet_ddp.errors import ConfigError
@@ -225,21 +224,23 @@ class PackedImages(Images):
 
 
 class Packed(SourceType[PackedData]):
-    def scan(self, data: PackedData, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: PackedData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         """Compare the sizes of files, but not their bytes."""
         if not data.root:
             way = Fix(("data.root=FOLDER",), said=f"set data.root=FOLDER, which `{PACK}` makes")
             raise ConfigError(must_be("data.root", "a packed folder", "null", way))
         folder = Path(data.root)
         manifest = read_manifest(folder)
-        found = missing_features(manifest, str(folder), data, verb)
-        names = [name for name in required_splits(verb) if name in manifest.splits]
+        found = missing_features(manifest, str(folder), data, purpose)
+        names = [name for name in purpose.splits if name in manifest.splits]
         if wrong := [text for name in names for text in wrong_sizes(folder, manifest.splits[name])]:
             found.append(
                 f"{folder} must contain all packed files in full, but {shorten_list(wrong, 3)}. Hint: copy the folder "
                 "again, or pack the images again."
             )
-        return Scan(data, seed, verb, found, partial(source_of, manifest, data, verb, partial(PackedImages, folder)))
+        return Scan(
+            data, seed, purpose, found, partial(source_of, manifest, data, purpose, partial(PackedImages, folder))
+        )
 
     def implied(self, data: PackedData) -> dict[str, Any]:
         """If the images were turned by their EXIF data when they were packed, say so, because a checkpoint's
@@ -253,11 +254,11 @@ class Packed(SourceType[PackedData]):
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
 
 
-def source_of(manifest: Manifest, data: PackedData, verb: str, make: Callable[..., PackedImages]) -> Source:
+def source_of(manifest: Manifest, data: PackedData, purpose: Purpose, make: Callable[..., PackedImages]) -> Source:
     """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
     `folder`."""
     options = {"reading": Reading(data.decoder), "verify": data.verify, "window": data.shuffle_window_shards}
-    images = {name: make(name, manifest.splits[name], manifest.form, **options) for name in required_splits(verb)}
+    images = {name: make(name, manifest.splits[name], manifest.form, **options) for name in purpose.splits}
     counts = " and ".join(f"{split.num_images:,} {name}" for name, split in manifest.splits.items())
     side = f"short side {manifest.short_side}" if manifest.short_side else "original sizes"
     left_out = sum(len(split.left_out) for split in manifest.splits.values())

@@ -6,6 +6,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from imagenet_ddp.config.schema.data import Purpose
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
@@ -58,27 +59,29 @@ def implied(data: "DataConfig") -> dict[str, Any]:
     return {} if data.target or data.name not in SOURCES else source_type(data.name).implied(data)
 
 
-def scan(data: "DataConfig", seed: int, verb: str = "train", *, whole: bool = True) -> "Scan":
-    """Look at the source, once. verb, whole: as in SourceType.scan. A source of the user's own is not looked at."""
+def scan(data: "DataConfig", seed: int, purpose: Purpose = Purpose.TRAIN, *, whole: bool = True) -> "Scan":
+    """Look at the source, once. whole: as in SourceType.scan. A source of the user's own is not looked at."""
     from imagenet_ddp.data.sources.base import Scan
 
     if data.target:
-        return Scan(data, seed, verb, open=partial(_own_source, data.target, data))
+        return Scan(data, seed, purpose, open=partial(_own_source, data.target, data))
     try:
-        return source_type(data.name).scan(data, seed, verb, whole=whole)
+        return source_type(data.name).scan(data, seed, purpose, whole=whole)
     except ConfigError as error:
-        return Scan(data, seed, verb, error.mistakes)
+        return Scan(data, seed, purpose, error.mistakes)
     except OSError as error:
-        return Scan(data, seed, verb, [_unreadable(data, error)])
+        return Scan(data, seed, purpose, [_unreadable(data, error)])
 
 
-def open_source(data: "DataConfig", seed: int, *, verb: str = "train", found: "Scan | None" = None) -> "Source":
-    """Open the source. verb: as in SourceType. found: what an earlier look has found; it is used if the options are the
-    same. Raises ConfigError for all mistakes."""
+def open_source(
+    data: "DataConfig", seed: int, *, purpose: Purpose = Purpose.TRAIN, found: "Scan | None" = None
+) -> "Source":
+    """Open the source. found: what an earlier look has found; it is used if the options are the same. Raises
+    ConfigError for all mistakes."""
     from imagenet_ddp.data.sources.base import SPLIT_WORDS
 
-    if found is None or not found.fits(data, seed, verb):
-        found = scan(data, seed, verb)
+    if found is None or not found.fits(data, seed, purpose):
+        found = scan(data, seed, purpose)
     if found.open is None or found.mistakes:
         raise ConfigError(found.mistakes)
     try:

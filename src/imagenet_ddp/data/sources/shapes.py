@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.config.schema.data import ImageFolderData, ShapesData
+from imagenet_ddp.config.schema.data import ImageFolderData, Purpose, ShapesData
 from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
@@ -37,17 +37,17 @@ VERSION = 2  # part of the cache folder's name, so increase it whenever an image
 class Shapes(SourceType[ShapesData]):
     default_root = "the cache folder"
 
-    def scan(self, data: ShapesData, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: ShapesData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         mistakes = list[str]()
         if data.root:
             mistakes.append(
                 f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
                 f"{data.root}. Hint: set data.root=null."
             )
-        return Scan(data, seed, verb, mistakes, partial(self._open, data, seed, verb), _pending(seed))
+        return Scan(data, seed, purpose, mistakes, partial(self._open, data, seed, purpose), _pending(seed))
 
-    def _open(self, data: ShapesData, seed: int, verb: str) -> Source:
-        found = ImageFolder(self.options_for).scan(data.at(ensure(seed), ImageFolderData), seed, verb)
+    def _open(self, data: ShapesData, seed: int, purpose: Purpose) -> Source:
+        found = ImageFolder(self.options_for).scan(data.at(ensure(seed), ImageFolderData), seed, purpose)
         assert found.open is not None
         return found.open()
 

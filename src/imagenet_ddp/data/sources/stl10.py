@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import Stl10Data
+from imagenet_ddp.config.schema.data import Purpose, Stl10Data
 from imagenet_ddp.data.sources.base import Images, Pending, Scan, Source, SourceType
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
@@ -52,18 +52,18 @@ OFFICIAL = Archive(
 class Stl10(SourceType[Stl10Data]):
     default_root = "data"
 
-    def scan(self, data: Stl10Data, seed: int, verb: str, *, whole: bool = True) -> Scan:
-        mistakes, open_images = validate(_root(data), data.download), partial(_open, data, verb)
-        return Scan(data, seed, verb, mistakes, open_images, _pending(_root(data)))
+    def scan(self, data: Stl10Data, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
+        mistakes, open_images = validate(_root(data), data.download), partial(_open, data, purpose)
+        return Scan(data, seed, purpose, mistakes, open_images, _pending(_root(data)))
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_there = any((folder / mark).exists() for mark in (FOLDER, OFFICIAL.name))
         return ["data=stl10", f"data.root={root}"] if is_there else []
 
 
-def _open(data: Stl10Data, verb: str) -> Source:
+def _open(data: Stl10Data, purpose: Purpose) -> Source:
     folder = prepare(_root(data), data.download)
-    train = None if verb == "evaluate" else Stl10Images(folder, "train", data.fold)
+    train = Stl10Images(folder, "train", data.fold) if purpose.needs_train else None
     return Source(class_names(folder), train, Stl10Images(folder, "test", None))
 
 

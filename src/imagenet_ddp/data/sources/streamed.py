@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import StreamedData
+from imagenet_ddp.config.schema.data import Purpose, StreamedData
 from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,
@@ -30,7 +30,6 @@ from imagenet_ddp.data.sources.pack_format import (
     Split,
     missing_features,
     parse_manifest,
-    required_splits,
 )
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.data.sources.shard_cache import ShardCache, ShardError, download
@@ -113,10 +112,10 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
 
 
 class Streamed(SourceType[StreamedData]):
-    def scan(self, data: StreamedData, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: StreamedData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         """Look at the form of the address. No server is contacted."""
         pending = Pending(f"the index will be fetched from {data.root}")
-        return Scan(data, seed, verb, _wrong_address(data), partial(_open, data, verb), pending)
+        return Scan(data, seed, purpose, _wrong_address(data), partial(_open, data, purpose), pending)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_address = root.startswith(("s3://", "gs://", "http://", "https://"))
@@ -144,7 +143,7 @@ def _wrong_address(data: StreamedData) -> list[str]:
     return []
 
 
-def _open(data: StreamedData, verb: str) -> Source:
+def _open(data: StreamedData, purpose: Purpose) -> Source:
     """Fetch the index, but none of the shards."""
     url = str(data.root).rstrip("/")
     try:
@@ -152,8 +151,8 @@ def _open(data: StreamedData, verb: str) -> Source:
             download(f"{url}/{FILE}", data.args, Path(folder, FILE), MOST_BYTES)
             raw = Path(folder, FILE).read_bytes()
         manifest = parse_manifest(raw, f"{url}/{FILE}")
-        found = missing_features(manifest, url, data, verb)
-        if verb != "evaluate" and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
+        found = missing_features(manifest, url, data, purpose)
+        if purpose.needs_train and manifest.exif_orientation and not data.exif_orientation:  # Packed.implied sets it
             found.append(
                 f"data.exif_orientation must be true, because the images in {without_secrets(url)} were turned by "
                 "their EXIF data when they were packed, and photographs that the net is used on later must be, too. "
@@ -161,14 +160,14 @@ def _open(data: StreamedData, verb: str) -> Source:
             )
         if found:
             raise ConfigError(found)
-        splits = [manifest.splits[name] for name in required_splits(verb)]
+        splits = [manifest.splits[name] for name in purpose.splits]
         cache = _make_cache(url, hashlib.sha256(raw).hexdigest()[:16], splits, data)
         for split in splits:
             for file in split.arrays.values():
                 cache.fetch(file)
     except ShardError as error:
         raise ConfigError(str(error)) from error
-    return source_of(manifest, data, verb, partial(StreamedImages, cache))
+    return source_of(manifest, data, purpose, partial(StreamedImages, cache))
 
 
 def _make_cache(url: str, pack_id: str, splits: Sequence[Split], data: StreamedData) -> ShardCache:

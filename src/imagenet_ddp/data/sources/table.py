@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, Purpose, TableData
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
@@ -26,10 +26,10 @@ _CHUNK = 1024  # number of files that a thread looks for
 
 
 class ImageTable(SourceType[TableData]):
-    def scan(self, data: TableData, seed: int, verb: str, *, whole: bool = True) -> Scan:
+    def scan(self, data: TableData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         """Report each kind of mistake in the table, including paths of missing files."""
-        table = read_table(data, verb)
-        is_val = verb == "evaluate" and data.val_fraction is None
+        table = read_table(data, purpose)
+        is_val = not purpose.needs_train and data.val_fraction is None
         rows = table.of_split("val") if is_val else table.rows
         found = rows_message(
             f"{table.file}: path must name an existing file, relative to "
@@ -38,14 +38,14 @@ class ImageTable(SourceType[TableData]):
             "correct those rows (a folder or a pipe is not a file), or set data.images_dir=FOLDER to the folder to "
             "which the paths are relative",
         )
-        need_train = verb != "evaluate" or data.val_fraction is not None
+        need_train = purpose.needs_train or data.val_fraction is not None
         train_rows, val_rows = table.of_split("train") if need_train else [], table.of_split("val")
         classes = sorted({label for row in (*train_rows, *val_rows) for label in row.labels(data)})
         train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
         notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
         open_images = partial(_open, data, seed, classes, train if need_train else None, val, notes)
         wrong = wrong_groups(data.groups, train) if data.val_fraction is not None else []
-        return Scan(data, seed, verb, [*found, *wrong], open_images)
+        return Scan(data, seed, purpose, [*found, *wrong], open_images)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_table = folder.suffix.lower() in TABLE_SUFFIXES and not folder.is_dir() and "://" not in root

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, Purpose, TableData
 from imagenet_ddp.data.sources.base import one_form
 from imagenet_ddp.data.sources.cells import Cells, find_columns, read_cells
 from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
@@ -71,8 +71,8 @@ def _class_names(labels: list[str]) -> list[str]:
     return [names[label] for label in labels]
 
 
-def read_table(data: TableData, verb: str = "train") -> Table:
-    """Read data.root. Without a `split` column, all rows are training images, or validation images if verb is evaluate.
+def read_table(data: TableData, purpose: Purpose = Purpose.TRAIN) -> Table:
+    """Read data.root. Without a `split` column, all rows are training images, or validation images to evaluate.
     Raises ConfigError with all mistakes except files that do not exist."""
     if unknown := [key for key in data.args if key not in COLUMNS]:
         what = f"data.args of data=table must be among {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}"
@@ -81,7 +81,7 @@ def read_table(data: TableData, verb: str = "train") -> Table:
     names = {purpose: str(data.args.get(purpose) or purpose) for purpose in COLUMNS}
     cells = read_cells(path, names)
     _require_columns(path, cells, names)
-    default = {"split": "val" if verb == "evaluate" and data.val_fraction is None else "train", "weight": "1"}
+    default = {"split": "val" if not purpose.needs_train and data.val_fraction is None else "train", "weight": "1"}
     columns = {key: [value] * len(cells.numbers) for key, value in default.items()}
     columns |= {purpose: [cell.strip() for cell in column] for purpose, column in cells.columns.items()}
     paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), _splits(columns["split"])
@@ -100,7 +100,7 @@ def read_table(data: TableData, verb: str = "train") -> Table:
         [(number, count_noun(count, "cell")) for number, count in cells.ragged],
         "correct those rows, and put quotes around text that contains a comma",
     )
-    if found := found + _wrong_rows(table, data) + _wrong_splits(table, data, verb):
+    if found := found + _wrong_rows(table, data) + _wrong_splits(table, data, purpose):
         raise ConfigError(found)
     return table
 
@@ -188,19 +188,19 @@ def _wrong_rows(table: Table, data: TableData) -> list[str]:
     return found + rows_message(rule, repeated, "correct those rows, or remove them")
 
 
-def _wrong_splits(table: Table, data: TableData, verb: str) -> list[str | Mistake]:
+def _wrong_splits(table: Table, data: TableData, purpose: Purpose) -> list[str | Mistake]:
     val_fraction = data.val_fraction
     if val_fraction is not None and "split" in table.columns:
         what = f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column"
         return [Mistake(what, ("data.val_fraction", "data.root"), (setting("data.val_fraction=null"),))]
-    needed = ("train",) if val_fraction is not None else ("val",) if verb == "evaluate" else SPLITS
+    needed = ("train",) if val_fraction is not None else purpose.splits
     found: list[str | Mistake] = [
         f"{table.file} must have rows whose split is {name}, but has none. Hint: correct its column `split`, or leave "
         "it out and set data.val_fraction=0.1, the share of each class that is kept for validation."
         for name in needed
         if not table.of_split(name)
     ]
-    if found or verb == "evaluate":
+    if found or not purpose.needs_train:
         return found
     train, val = ({label for row in table.of_split(name) for label in row.labels(data)} for name in SPLITS)
     if foreign := val - train:

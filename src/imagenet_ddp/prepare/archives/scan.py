@@ -64,7 +64,7 @@ def look(config: PrepareConfig) -> tuple[list[Path], Scan]:
         for name, images in source.splits.items():
             numbers = images.num_of_each(len(source.classes)).tolist()
             source.doubts += validate_counts(name, str(folder), dict(zip(source.classes, numbers, strict=True)))
-    return files, Scan(config.data, config.seed, "train", open=lambda: source)
+    return files, Scan(config.data, config.seed, config.purpose, open=lambda: source)
 
 
 def _missing_files(files: list[Path]) -> list[str]:
