@@ -28,7 +28,9 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
     assert "Expect: " in text and "Costs: " in text
     [options] = re.findall(r"python -m imagenet_ddp\.train (experiment=\S+(?: [\w./]+=\S+)*)$", head[-1])
     assert f"experiment={path.stem}" in options.split()
-    composed("train", options.split())
+    config = composed("train", options.split()).config
+    if config.model.head == "regression" and config.averaging.name == "ema":
+        assert not config.averaging.warmup, "the average would leave a good start within a few steps"
     composed("prepare", options.split())  # a check with the net and images of the training, as README types it
 
 
