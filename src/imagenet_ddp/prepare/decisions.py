@@ -64,14 +64,14 @@ def read_decisions(file: Path) -> list[Decision]:
         wrong = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
         rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"
         raise ConfigError(rows_message(rule, wrong, "put quotes around text that contains a comma"))
-    columns = [cells.columns.get(name, [""] * len(cells.numbers)) for name in COLUMNS]
-    *_, groups, _, texts = columns
+    columns = {name: cells.columns.get(name, [""] * len(cells.numbers)) for name in COLUMNS}
+    groups, texts = columns["group"], columns["decision"]
     undecided = {group for group, text in zip(groups, texts, strict=True) if not text.strip()}
-    columns[-3] = ["" if group in undecided else group for group in groups]
+    columns["group"] = ["" if group in undecided else group for group in groups]
     found = [
         Decision(number, of_text_cell(path), *(one_form(of_text_cell(cell.strip())) for cell in others))
-        for number, path, *others in zip(cells.numbers, *columns, strict=True)
-        if others[-1].strip()
+        for number, path, *others, text in zip(cells.numbers, *columns.values(), texts, strict=True)
+        if text.strip()
     ]
     if not found:
         what = f"{file} must have a decision in at least one row, but its column decision is empty"

@@ -112,16 +112,13 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
 def _modes(callbacks: Mapping[str, Any]) -> list[Mistake]:
     """Check that mode=auto stands beside a figure of this package, because for another metric it is unknown whether
     more is better."""
-    return [
-        must_be(
-            path, f"max or min with monitor={shown(monitor)}", "auto", setting(f"{path}=max"), setting(f"{path}=min")
-        )
-        for key, entry in callbacks.items()
-        if isinstance(entry, Mapping) and entry.get("mode") == "auto"
-        if (monitor := entry.get("monitor")) is not None and monitor != "auto"
-        if figure_of(str(monitor)).name not in FIGURES
-        for path in [f"callbacks.{key}.mode"]
-    ]
+    found: list[Mistake] = []
+    for key, entry in callbacks.items():
+        monitor = entry.get("monitor") if isinstance(entry, Mapping) and entry.get("mode") == "auto" else None
+        if monitor not in (None, "auto") and figure_of(str(monitor)).name not in FIGURES:
+            path, allowed = f"callbacks.{key}.mode", f"max or min with monitor={shown(monitor)}"
+            found.append(must_be(path, allowed, "auto", setting(f"{path}=max"), setting(f"{path}=min")))
+    return found
 
 
 def _monitors(config: Mapping[str, Any]) -> list[Mistake]:

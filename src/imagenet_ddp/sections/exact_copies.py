@@ -62,8 +62,8 @@ def exact_copies(checked: Checked) -> Section:
         return Section("exact_copies", "", findings=[finding], files=files)
     pairs = sorted(copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
     number_of = {file.place: number for number, files in enumerate(listed) for file in files}
-    groups = [_items(checked, copy, listed[number], number + 1) for copy in pairs
-              for number in [number_of[copy.second]]]  # fmt: skip
+    numbers = [number_of[copy.second] for copy in pairs]
+    groups = [_items(checked, copy, listed[at], at + 1) for copy, at in zip(pairs, numbers, strict=True)]
     context = {"groups": groups, "number": len(copies), "num_files": len(rows), "file": FILE,
                "command": checked.relabel.get(FILE, "")}  # fmt: skip
     return Section("exact_copies", "Exact copies", context, findings, files=files, decide=FILE)

@@ -63,11 +63,12 @@ def _sentence(groups: Sequence[Group]) -> str:
 def _items(checked: Checked, features: Features, group: Group, number: int) -> list[dict[str, object]]:
     """Return what the page shows of a group. number: of the group in the list."""
     places = [features.place(at) for at in group.members]
-    items = [
-        checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=number))
-        for at in group.members[:NUM_PICTURES]
-        for label in [features.labels[features.targets[at]]]
-    ]
+
+    def item(at: int) -> dict[str, object]:
+        label = features.labels[features.targets[at]]
+        return checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=number))
+
+    items = [item(at) for at in group.members[:NUM_PICTURES]]
     where = (
         "training and validation"
         if group.is_across

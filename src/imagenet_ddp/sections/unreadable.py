@@ -10,8 +10,9 @@ FILE = "bad_images.csv"
 
 def unreadable(checked: Checked) -> Section | None:
     number, total = len(checked.unreadable), sum(map(len, checked.images.values()))
-    paths = ((checked.images[split].path(index), reason) for split, index, reason in checked.unreadable)
-    listed = [(path, reason, checked.decided(FILE, path)) for path, reason in paths]
+    paths = [checked.images[split].path(index) for split, index, _ in checked.unreadable]
+    bad = list(zip(checked.unreadable, paths, strict=True))
+    listed = [(path, reason, checked.decided(FILE, path)) for (_, _, reason), path in bad]
     files = {FILE: table_bytes(("path", "reason", "decision"), listed, checked.delimiter)}
     if not number:
         finding = Finding(f"All {total:,} images can be read.", Urgency.GOOD)
@@ -20,8 +21,7 @@ def unreadable(checked: Checked) -> Section | None:
     text += "copy the file again, or remove it." if number == 1 else "copy the files again, or remove them."
     rows = [
         {"name": checked.name(split, index), "path": path, "reason": reason, "choice": checked.choice(FILE, path)}
-        for split, index, reason in checked.unreadable[:NUM_ROWS]
-        for path in [checked.images[split].path(index)]
+        for (split, index, reason), path in bad[:NUM_ROWS]
     ]
     context = {"rows": rows, "number": number, "file": FILE, "command": checked.relabel.get(FILE, "")}
     findings = [Finding(text, Urgency.FIRST, "unreadable")]
