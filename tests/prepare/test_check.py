@@ -208,6 +208,29 @@ def test_a_class_without_images_is_a_fault(
         done("prepare=check", *options)
 
 
+@pytest.mark.parametrize("form", ["folder", "table"])
+def test_a_class_in_one_split_alone_is_a_fault(
+    form: str, done: Callable[..., int], pets: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Each is named once, beside the class folders without any image."""
+    is_folder, emptied = form == "folder", ["val/owl", "train/dog" if form == "folder" else "val/dog"]
+    for path in (path for name in emptied for path in (pets / name).iterdir()):
+        path.unlink()
+    (pets / "train" / "wolf").mkdir()
+    options = ["data=imagefolder", f"data.root={pets}"]
+    if not is_folder:  # which is refused if a class has validation images alone
+        rows = [f"{path},{path.parts[-2]},{path.parts[-3]}" for path in sorted(pets.rglob("*.jpg"))]
+        Path("pets.csv").write_text("\n".join(["path,label,split", *rows]), encoding="utf-8")
+        options = ["data=table", "data.root=pets.csv"]
+    assert done("prepare=check", *options, "out=report") == is_folder
+    said = capsys.readouterr().out
+    of_val = r"1 class has validation images alone, .*: dog\. Add training images, or remove the class"
+    assert bool(re.search(of_val, said)) == is_folder
+    of_train = "1 class has training images alone, .*: owl" if is_folder else "2 classes have .* alone, .*: dog, owl"
+    assert re.search(rf"{of_train}\. Add validation images", said) and "no validation images" not in said
+    assert said.count("wolf") == said.count("left out here") == is_folder
+
+
 def test_what_is_not_used_of_an_image_is_counted(tmp_path: Path):
     """Pages after the first, and transparency: pictures that differ in these alone are the same to a net."""
     page, clear = Image.new("RGB", (20, 20), "red"), Image.new("RGBA", (20, 20), (200, 0, 0, 0))

@@ -45,6 +45,7 @@ KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's arc
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
 MOST_ABOVE = 20  # sub-folders of a folder that may be the one above the folder of the classes
+OF_VAL = " (and its images in val)"
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
 
 
@@ -64,16 +65,19 @@ class Listed:
         return [name for name, count in zip(self.classes, counts, strict=True) if count]
 
     def only(self, classes: Collection[str]) -> "Listed":
-        """Leave out the other classes, which must have no images, and say so where the whole is not refused."""
+        """Leave out the other classes, which must have no images, and say so where the whole is not refused. The check
+        itself names those that have no images in this folder alone."""
         left_out = [name for name in self.classes if name not in classes]
         if not left_out:
-            return self
+            return replace(self, empty=())
         kept, images = [name for name in self.classes if name in classes], copy(self.images)
         places = [place for place, name in enumerate(self.classes) if name in classes]
         images.targets = np.searchsorted(places, images.targets)
         number, are = count_noun(len(left_out), "class folder"), "is" if len(left_out) == 1 else "are"
         what = f"{number} of {images.location} without images {are} left out here, and refused by train: "
-        empty = [replace(each, what=what + class_list(left_out)) for each in self.empty]
+        empty = [
+            replace(each, what=what + class_list(left_out), hint=each.hint.removesuffix(OF_VAL)) for each in self.empty
+        ]
         names = [name for name in self.names if one_form(name) in classes]
         return replace(self, names=names, classes=kept, images=images, empty=empty)
 
@@ -177,8 +181,7 @@ class ImageFolder(SourceType[FolderData]):
                 f"every class folder in {where} must contain images, but {len(empty)} of "
                 f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
             )
-            of_val = " (and its images in val)" if data.val_fraction is None else ""
-            hint = f"{heic.hint}add images, or remove the folder{of_val}"
+            hint = f"{heic.hint}add images, or remove the folder{OF_VAL * (data.val_fraction is None)}"
             mistake = Mistake(what, ("data.root",), hint=hint)
             return (replace(listed, empty=[mistake]), []) if listed.filled else (listed, [mistake])
         if len(empty) == len(classes):

@@ -98,7 +98,7 @@ def open_source(
     owner = f"data._target_={data.target}" if data.target else f"data={data.name}"
     if mistakes := source.settle_targets(owner, data.labels):
         raise ConfigError(mistakes)
-    if absent := source.classes_without_validation():
+    if purpose != Purpose.CHECK and (absent := source.classes_without_validation()):  # which that explains itself
         words = f"There are no validation images of {count_noun(len(absent), 'class')}: {class_list(absent)}."
         source.notes.append(words)
     return source
