@@ -12,7 +12,8 @@ import pytest
 from conftest import SMALL, Run, write_images
 from helpers.fake_predictions import write_evaluation
 
-from imagenet_ddp.curation.interval import interval, paired_interval
+from imagenet_ddp.curation.interval import images_to_decide, interval, paired_interval
+from imagenet_ddp.report.verdict import Verdict
 
 CLASSES = ["cat", "dog"]
 
@@ -40,7 +41,8 @@ def test_next_week_with_a_new_class(run: Run, tmp_path: Path):
     assert lines[0].startswith(f"On {num_held_out} images that both were evaluated on and neither was trained on: old ")
     assert f"(left out: {35 - num_held_out} images that one of them was trained on)" in lines[0]
     assert re.match(r"Difference [+-]\d+\.\d points \([+-]\d+\.\d to [+-]\d+\.\d\): ", lines[1])
-    assert lines[2:] == ["Only the new net knows zebra.", "", "Written to both: comparison.html"]
+    assert lines[2].startswith("Of the classes that both know: ") and lines[3] == "Only the new net knows zebra."
+    assert lines[-2:] == ["", "Written to both: comparison.html"]
     html = (tmp_path / "both/comparison.html").read_text()
     num_changed = sum(map(int, re.findall(r"Newly (?:right|wrong|right: \d+, newly wrong): (\d+)", lines[1])))
     assert html.count("data:image/jpeg") >= min(num_changed, 1) and "No images are shown" not in html
@@ -84,12 +86,37 @@ def test_images_are_recognised_by_their_content(run: Run, tmp_path: Path):
     low, high = paired_interval(3, 2, 2, 1)
     assert second == (
         f"Difference +0.0 points ({100 * low:+.1f} to {100 * high:+.1f}): the difference may be chance. "
-        "Newly right: 2, newly wrong: 2. Mean loss 0.9293, was 0.9293."
+        "Newly right: 2, newly wrong: 2. Mean loss 0.9293, was 0.9293; calibration error 27.50 %, was 27.50 %."
     )
     text = unescape((tmp_path / "both/comparison.html").read_text())
     wrong = text[text.index('id="wrong"') : text.index('id="right"')]
     assert {*re.findall(r'title="(b/\d\.jpg)"', wrong)} == {"b/7.jpg", "b/0.jpg"}
     assert re.findall(r"<tr><td>(\w+)</td><td[^>]*>([+-][\d.]+)</td>", text) == [("dog", "-50.0"), ("cat", "+16.7")]
+
+
+@pytest.mark.parametrize(
+    ("mended", "spoiled", "surer", "kept", "is_open"),
+    [(30, 2, 0.0, "new", False), (2, 30, 0.0, "old", False), (3, 2, 0.1, "new", True), (2, 3, -0.1, "old", True),
+     (3, 2, 0.0, "", True), (2, 2, 0.0, "", True), (0, 0, 0.0, "", True)],
+)  # fmt: skip
+def test_the_accuracy_decides_which_net_to_keep_else_the_loss(
+    mended: int, spoiled: int, surer: float, kept: str, is_open: bool
+):
+    new, old = np.ones(100, bool), np.ones(100, bool)
+    old[:mended] = new[-spoiled or 100 :] = False
+    noise = np.random.default_rng(0).normal(0, 0.05, (2, 100))
+    losses = 0.5 + noise - np.array([[0], [surer]])
+    verdict = Verdict((old, new), list(losses), np.full((2, 100), 0.9), is_same=False)
+    assert (verdict.kept, verdict.is_open) == (kept, is_open)
+    assert f"eep the {kept} net" in verdict.advice if kept else "eep either" in verdict.advice
+    if is_open and mended != spoiled:
+        number = images_to_decide(100 - mended - spoiled, spoiled, mended, 0)
+        assert number and f"about {number:,} images" in verdict.advice
+        share = number / 100
+        for more, decides in ((1.1, True), (0.9, False)):  # so many decide, fewer do not
+            low, high = paired_interval(*(each * share * more for each in (95, spoiled, mended, 0)))
+            assert (not low <= 0 <= high) == decides
+    assert Verdict((old, new), list(losses), losses, is_same=True).advice == "Keep either."
 
 
 def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path):

@@ -7,7 +7,7 @@ from imagenet_ddp.system.text import percent
 _Z = NormalDist().inv_cdf(0.975)
 
 
-def interval(num_right: float, num_images: int) -> tuple[float, float]:
+def interval(num_right: float, num_images: float) -> tuple[float, float]:
     """Return the 95 % interval of an accuracy (Wilson 1927, JASA 22, 209)."""
     if not num_images:
         return 0.0, 1.0
@@ -24,7 +24,7 @@ def interval_words(num_right: float, num_images: int) -> str:
     return f"{low:.{digits}f} to {high:.{digits}f} %"
 
 
-def paired_interval(both: int, first: int, second: int, neither: int) -> tuple[float, float]:
+def paired_interval(both: float, first: float, second: float, neither: float) -> tuple[float, float]:
     """Return the 95 % interval of the accuracy of the second net minus that of the first, on the same images (Newcombe
     1998, Statistics in Medicine 17, 2635, method 10). both, first, second, neither: number of images that both nets,
     only one of them, or none of them predicts correctly; at least one image."""
@@ -41,6 +41,17 @@ def paired_interval(both: int, first: int, second: int, neither: int) -> tuple[f
 
     difference = new - old
     return difference - half(new - new_low, old_high - old), difference + half(new_high - new, old - old_low)
+
+
+def images_to_decide(both: int, first: int, second: int, neither: int) -> int | None:
+    """Return how many images leave 0 out of paired_interval if the nets differ on them as on these, with two digits
+    that count; None if they differ in nothing. Arguments as for paired_interval."""
+    if first == second:
+        return None
+    counts, more = (both, first, second, neither), 1.0
+    while (ends := paired_interval(*(each * more for each in counts)))[0] <= 0 <= ends[1]:
+        more *= 1.05
+    return int(float(f"{sum(counts) * more:.1e}"))
 
 
 def without_words(right: tuple[float, float], total: tuple[int, int]) -> str:

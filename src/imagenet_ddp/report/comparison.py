@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.curation.interval import interval_words, paired_interval
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render
+from imagenet_ddp.report.findings import uses
 from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
+from imagenet_ddp.report.verdict import Verdict
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import alphabetical, count_noun, format_loss, percent, printable, shorten_list
+from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,25 +68,37 @@ def compare(old: Path, new: Path) -> tuple[list[str], dict[str, bytes]]:
         raise ConfigError(
             f"Two nets are compared on the images that both were evaluated on, but {names} "
             f"{'has' if len(missing) == 1 else 'have'} no evaluation. Hint: run {lines}, then this command again. If "
-            f"the classes of the data have changed since, {_on_new_images(str(old), str(new))}."
+            f"the classes of the data have changed since, {_on_new_images(old, new)}."
         )
     one, other = (read(each) for each in found if each is not None)
     pairs = _pairs(one, other, (str(old), str(new)))
     if not len(pairs.old):
+        how = _on_new_images(_run_or_file(one), _run_or_file(other))
         raise ConfigError(
             f"{printable(str(old))} and {printable(str(new))} must have been evaluated on common images that neither "
-            f"was trained on, but there are none{_left_out(pairs)}. Hint: {_on_new_images(one.model, other.model)}."
+            f"was trained on, but there are none{_left_out(pairs)}. Hint: {how}."
         )
     return _page((str(old), str(new)), one, other, pairs)
 
 
-def _on_new_images(old: str, new: str) -> str:
-    lines = [
-        f"`{shell_line('evaluate', [quoted(f'checkpoint={model}'), 'data.root=TEST', f'hydra.run.dir={name}'])}`"
+def _on_new_images(old: Path, new: Path) -> str:
+    first, second, then = (f"`{line}`" for _, line in _more_images(old, new))
+    return f"put photographs that neither has seen into TEST/<class>/, run {first} and {second}, then {then}"
+
+
+def _more_images(old: Path, new: Path) -> list[tuple[str, str]]:
+    """Return the lines that compare two nets on further images, each after words about it. old, new: run folders, or
+    checkpoints."""
+    evaluate = (
+        shell_line("evaluate", [quoted(f"checkpoint={model}"), "data.root=TEST", f"hydra.run.dir={name}"])
         for model, name in ((old, "old_test"), (new, "new_test"))
-    ]
-    then = shell_line("report", ["old_test", "new_test"])
-    return f"put photographs that neither has seen into TEST/<class>/, run {lines[0]} and {lines[1]}, then `{then}`"
+    )
+    words = (
+        "To know more, put photographs that neither net has seen into TEST/<class>/, and evaluate the old net on them",
+        "The new net on the same",
+        "And compare the two",
+    )
+    return list(zip(words, (*evaluate, shell_line("report", ["old_test", "new_test"])), strict=True))
 
 
 def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
@@ -134,28 +150,24 @@ def _page(
     right = [_predicted(each, rows) == label for each, rows in ((old, pairs.old), (new, pairs.new))]
     is_mended, is_spoiled = ~right[0] & right[1], right[0] & ~right[1]
     num_right = [int(each.sum()) for each in right]
-    both = int((right[0] & right[1]).sum())
-    ends = paired_interval(both, int(is_spoiled.sum()), int(is_mended.sum()), int((~right[0] & ~right[1]).sum()))
-    difference = (num_right[1] - num_right[0]) / total
-    has_changed = bool(is_mended.any() or is_spoiled.any())
-    verdict = (
-        f"both nets have the same weights{', evaluated with different options' * has_changed}"
-        if pairs.same_weights
-        else "the new net is better"
-        if ends[0] > 0
-        else "the new net is worse"
-        if ends[1] < 0
-        else "the difference may be chance"
+    losses, confidence = (
+        [values[rows] for values, rows in zip(of_both, (pairs.old, pairs.new), strict=True)]
+        for of_both in ((old.loss, new.loss), (old.confidence, new.confidence))
     )
+    verdict = Verdict(right, losses, confidence, pairs.same_weights)
+    difference, ends = f"{100 * verdict.difference:+.1f}", " to ".join(f"{100 * end:+.1f}" for end in verdict.ends)
     accuracies = [f"{percent(num / total, 1)} ({interval_words(num, total)})" for num in num_right]
-    points = f"{100 * difference:+.1f} points ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
-    losses = [float(each.loss[rows].mean()) for each, rows in ((old, pairs.old), (new, pairs.new))]
+    only = [_only(new, old), _only(old, new)]
+    known = [f"{which} knows {shorten_list(each)}." for which, each in _known(only)]
     lines = [
         f"On {count_noun(total, 'image')} that both were evaluated on{_but_not_trained(pairs)}: old {accuracies[0]}, "
         f"new {accuracies[1]}{_left_out(pairs)}.",
-        f"Difference {points}: {verdict}. Newly right: {is_mended.sum():,}, "
-        f"newly wrong: {is_spoiled.sum():,}. Mean loss {format_loss(losses[1])}, was {format_loss(losses[0])}.",
+        f"Difference {difference} points ({ends}): {verdict.words}. Newly right: {is_mended.sum():,}, "
+        f"newly wrong: {is_spoiled.sum():,}. {verdict.probabilities}",
+        f"{'Of the classes that both know: ' if known else ''}{verdict.advice}",
+        *known,
     ]
+    steps = _next_steps(old, new, verdict)
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
     changed = {
@@ -165,22 +177,31 @@ def _page(
     shown = [int(pairs.new[number]) for each in changed.values() for number in each]
     pictures = read_pictures(new, shown, [])
     item = partial(_item, old, new, pairs, pictures)
-    only = [_only(new, old), _only(old, new)]
     context = {
         "marker": MARKER, "title": "Old and new net on the same images", "name": f"{names[0]} → {names[1]}",
         "total": total, "accuracies": [
             (which, percent(num / total, 1), interval_words(num, total))
             for which, num in zip(("old", "new"), num_right, strict=True)
         ],
-        "difference": f"{100 * difference:+.1f}", "ends": f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f}",
-        "verdict": verdict, "lines": lines, "only": only, "unknown": pairs.unknown, "left_out": _left_out(pairs),
+        "difference": difference, "ends": ends, "lines": lines, "next_steps": steps, "unknown": pairs.unknown,
         "num_relabelled": int((np.array(old.classes, dtype=object)[old.target[pairs.old]] != label).sum()),
         "num_mended": int(is_mended.sum()), "num_spoiled": int(is_spoiled.sum()), "reason": pictures.reason,
         "classes": _classes(label, right, dict(zip(new.classes, new.labels, strict=True))),
         **{name: [item(number) for number in rows] for name, rows in changed.items()},
     }  # fmt: skip
-    known = [f"{which} knows {shorten_list(each)}." for which, each in _known(only)]
-    return [*lines, *known], {PAGE: render(TEMPLATE, context)}
+    return [*lines, *(f"{words}: `{line}`" for words, line in steps)], {PAGE: render(TEMPLATE, context)}
+
+
+def _next_steps(old: Predictions, new: Predictions, verdict: Verdict) -> list[tuple[str, str]]:
+    """Return what can be done next, as (words, line to type)."""
+    kept = old if verdict.kept == "old" else new
+    steps = uses(_run_or_file(kept))[:1] if kept.checkpoint is not None else []
+    return [*steps, *(_more_images(_run_or_file(old), _run_or_file(new)) if verdict.is_open else [])]
+
+
+def _run_or_file(found: Predictions) -> Path:
+    """Return the run folder of the net, or its checkpoint, or the name of its weights."""
+    return short_path((found.checkpoint and CheckpointStore.run_dir_of(found.checkpoint)) or Path(found.model))
 
 
 def _but_not_trained(pairs: Pairs) -> str:

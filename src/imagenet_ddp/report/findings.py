@@ -1,5 +1,7 @@
 """Say what the predictions of a run mean: the sentences at the head of its page."""
 
+from pathlib import Path
+
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
@@ -93,13 +95,18 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """Return what can be done with the best net of a run, as (words, line to type); [] if it has none."""
     if not CheckpointStore.of_run(run.folder).best.is_file():
         return []
-    net = quoted(f"checkpoint={short_path(run.folder)}")
+    return uses(run.folder, has_several_labels=run.options.get("data.labels") == "several")
+
+
+def uses(net: Path, *, has_several_labels: bool = False) -> list[tuple[str, str]]:
+    """Return what can be done with a net, as (words, line to type). net: its run folder or checkpoint."""
+    option = quoted(f"checkpoint={short_path(net)}")
     steps = [
-        ("Classify other images", shell_line("predict", [net, "images=FOLDER", "out=classes.html"])),
-        ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [net])),
+        ("Classify other images", shell_line("predict", [option, "images=FOLDER", "out=classes.html"])),
+        ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option])),
     ]
-    if run.options.get("data.labels") != "several":
-        line = shell_line("predict", [net, "images=FOLDER", "label_next=50", "out=next.csv"])
+    if not has_several_labels:
+        line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.csv"])
         steps.insert(1, ("Find what to label next", line))
     return steps
 
