@@ -1,6 +1,7 @@
 """prepare=check with features: near-copies in the list, on the page, and in the line that keeps them on one side."""
 
 import csv
+import json
 import os
 import shlex
 import subprocess
@@ -18,6 +19,9 @@ from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import check
 from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.system.text import percent
+
+PASS = Path("runs/features/photos_0")
 
 
 def sides(source: Source) -> dict[str, set[bool]]:
@@ -44,7 +48,9 @@ def fake_pass(command: list[str], **options: Any) -> subprocess.CompletedProcess
     is_val = np.arange(len(paths)) >= len(source.train)
     stamps = index.astype(np.uint64)
     found = Features(vectors, targets, is_val, index, stamps, paths, source.classes, source.labels, [], "a net", "0")
-    write_features(Path(command[-1].removeprefix("out=")), found)
+    for file in (Path(command[-1].removeprefix("out=")), PASS / "features.npz"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_features(file, found)
     return subprocess.CompletedProcess(command, 0)
 
 
@@ -82,4 +88,8 @@ def test_near_copies_across_the_splits(
     assert request.scan is not None and request.scan.open is not None
     assert all(len(side) == 1 for side in sides(request.scan.open()).values())
     page = Path("checked/check.html").read_text(encoding="utf-8")
+    for_report = json.loads((PASS / "expected_accuracy.json").read_text())
+    assert f"recognised: {percent(for_report['top1'], 1)} of {for_report['num_images']} images, with" in page
+    with (PASS / "near_copies.csv").open(newline="", encoding="utf-8-sig") as file:
+        assert len(list(csv.DictReader(file))) == 12
     assert page.count('<ul class="gallery small">') == 6 + 2 and 'id="near-copies"' in page

@@ -106,7 +106,8 @@ def test_the_accuracy_decides_which_net_to_keep_else_the_loss(
     old[:mended] = new[-spoiled or 100 :] = False
     noise = np.random.default_rng(0).normal(0, 0.05, (2, 100))
     losses = 0.5 + noise - np.array([[0], [surer]])
-    verdict = Verdict((old, new), list(losses), np.full((2, 100), 0.9), is_same=False)
+    sure = np.full(100, 0.9)
+    verdict = Verdict((old, new), list(losses), (sure, sure), is_same=False)
     assert (verdict.kept, verdict.is_open) == (kept, is_open)
     assert f"eep the {kept} net" in verdict.advice if kept else "eep either" in verdict.advice
     if is_open and mended != spoiled:
@@ -116,7 +117,7 @@ def test_the_accuracy_decides_which_net_to_keep_else_the_loss(
         for more, decides in ((1.1, True), (0.9, False)):  # so many decide, fewer do not
             low, high = paired_interval(*(each * share * more for each in (95, spoiled, mended, 0)))
             assert (not low <= 0 <= high) == decides
-    assert Verdict((old, new), list(losses), losses, is_same=True).advice == "Keep either."
+    assert Verdict((old, new), list(losses), (sure, sure), is_same=True).advice == "Keep either."
 
 
 def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path):

@@ -1,5 +1,6 @@
 """The page: escaped, without a network, small, readable."""
 
+import json
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -127,6 +128,16 @@ def near_copies_csv(*rows: tuple[object, str, str, str]) -> bytes:
     return table_bytes(COLUMNS, found)
 
 
+def write_pass(folder: Path, paths: list[str]) -> None:
+    """Write the features of a pass, equal for every eighth image."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(paths)
+    vectors, places = np.eye(8, dtype=np.float32)[np.arange(number) % 8], np.arange(number)
+    features = Features(vectors, np.zeros(number, int), places < 0, places, places.astype(np.uint64), paths, ["a", "b"],
+                        ["a", "b"], [], "a net", "digest")  # fmt: skip
+    write_features(folder / "features.npz", features)
+
+
 @pytest.fixture
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictions:
     """The predictions for v/0.jpg to v/7.jpg, of which the last two are wrong."""
@@ -170,12 +181,7 @@ def test_near_copies_are_found_by_the_last_pass_over_the_images(evaluated: Predi
         photograph(row % 8).resize((200, 150)).save(path)
     assert "near_copies.csv" not in build("e", None, evaluated, maps=False).files
     folder = Path("runs/features/photos_0")
-    folder.mkdir(parents=True)
-    vectors = np.eye(8, dtype=np.float32)[np.arange(10) % 8]
-    places = np.arange(10)
-    features = Features(vectors, np.zeros(10, int), places > 10, places, places.astype(np.uint64), paths, ["a", "b"],
-                        ["a", "b"], [], "a net", "digest")  # fmt: skip
-    write_features(folder / "features.npz", features)
+    write_pass(folder, paths)
     found = build("e", None, evaluated, maps=False)
     assert "2 of 8 images are near-copies of training images" in " ".join(found.summary)
     pictures = re.findall(r'<li title="([^"]*)"><div class="frame"><img', found.files["report.html"].decode())
@@ -196,6 +202,47 @@ def test_near_copies_are_found_by_the_last_pass_over_the_images(evaluated: Predi
     for path in paths:  # as those of a pack, which are no files
         Path(path).unlink(missing_ok=True)
     assert "near-cop" not in " ".join(build("e", None, evaluated, maps=False).summary)
+
+
+@pytest.mark.parametrize(
+    ("top1", "said"),
+    [(0.7, "The two agree: the interval of this net is wider, because it is that of 30 images."),
+     (0.95, "This net is right less often: train it longer"), (0.3, "This net is right more often.")],
+)  # fmt: skip
+def test_the_accuracy_of_a_check_stands_beside_that_of_the_net(
+    top1: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also after a pass by another net, and that of a training which has estimated it; not if the images of the check
+    were passed again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.repeat([0, 1], 15)
+    is_first = (target == 0) == (np.arange(30) % 3 > 0)  # 20 of 30 are right
+    probabilities = np.where(is_first[:, None], [0.9, 0.1], [0.1, 0.9])
+    paths = [f"v/{row}.jpg" for row in range(30)]
+    found = read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths))
+    run = read_run(make_run(tmp_path / "run", {"data.name": "imagefolder", "data.root": "photos"}))
+    assert run is not None
+
+    def said_of_check() -> list[str]:
+        page = build("run", run, found, maps=False)
+        assert "So few say little about a class: take more photographs; a check judges" in page.files[
+            "report.html"].decode()  # fmt: skip
+        return [text for text in page.summary if "from all 400 images" in text or "A check judges the labels" in text]
+
+    assert "A check judges the labels of the training images, too, and by all" in said_of_check()[0]
+    listed, other = (Path("runs/features") / name for name in ("check_0", "another_1"))
+    for folder in (listed, other):
+        write_pass(folder, paths)
+        if folder == listed:
+            (folder / "expected_accuracy.json").write_text(json.dumps({"top1": top1, "num_images": 400}))
+    assert [text.partition("expects ")[0] for text in said_of_check()] == ["A check "] and said in said_of_check()[0]
+    write_pass(listed, paths)
+    assert "A check judges the labels" in said_of_check()[0]
+    run.summary["expected"] = {"top1": top1, "num_images": 400}
+    assert said_of_check()[0].startswith("The training itself expects ") and said in said_of_check()[0]
+    run.summary["expected"] = {"top1": "0.9", "num_images": 400}  # of a stranger
+    assert "A check judges the labels" in said_of_check()[0]
 
 
 def test_what_a_message_marks_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -317,7 +364,7 @@ def test_what_the_validation_images_do_not_tell(tmp_path: Path, monkeypatch: pyt
     page = build("run", run, read(folder))
     html = unescape(re.sub("</?code>", "", page.files["report.html"].decode()))
     line = "experiment=own_photos data.root=photos model.name=vgg11 model.weights=w.pth out=checked"
-    assert "The net predicts the label of each of 10 validation images. The labels of" in html
+    assert "The net predicts the label of each of 10 validation images. A check judges the labels of" in html
     assert line in html and line in page.summary[-1]
     assert "The best epoch was chosen by these images" in html
     assert "too few mistakes" in html and "best temperature" not in html

@@ -15,6 +15,7 @@ from imagenet_ddp.system.text import count_noun, percent
 NUM_FOLDS = 5
 NEIGHBOURS = 5  # whose cosines are summed for each class
 MOST_NEIGHBOURS = 4000  # images that are classified by their neighbours
+FILE = "expected_accuracy.json"  # which a check leaves beside the features
 HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
 
 
@@ -36,6 +37,11 @@ class Accuracy:
     @property
     def high(self) -> float:
         return interval(self.num_right, self.num_images)[1]
+
+    @property
+    def plain(self) -> dict[str, float]:
+        """Return the content of FILE."""
+        return {"top1": self.share, "num_images": self.num_images}
 
 
 def fold_of_each(
@@ -172,10 +178,9 @@ class Estimate:
         """Return the content of `expected` in summary.json."""
         curve = zip(self.curve.num_images, self.curve.accuracies, strict=True)
         return {
-            "top1": self.regression.share,
+            **self.regression.plain,
             "top1_interval": [self.regression.low, self.regression.high],
             "top1_nearest_neighbours": self.neighbours.share,
-            "num_images": self.regression.num_images,
             "num_folds": NUM_FOLDS,
             "top1_of_num_images": {str(number): accuracy.share for number, accuracy in curve},
         }

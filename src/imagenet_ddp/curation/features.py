@@ -99,12 +99,13 @@ def pass_name(config: CommonConfig) -> str:
     return f"{config.name}_{digest}"
 
 
-def find_pass(paths: Collection[str], start: Path) -> Path | None:
-    """Return the folder of the last pass over these images, of those that were started in the folder `start`; None if
-    there is none. paths: as in the features, or absolute."""
+def find_pass(paths: Collection[str], start: Path, beside: str = FILE) -> Path | None:
+    """Return the folder of the last pass over these images, of those that were started in the folder `start` and have
+    a file of the name `beside`; None if there is none. paths: as in the features, or absolute."""
     wanted = {os.path.abspath(start / path) for path in paths}  # noqa: PTH100 (resolves no links)
     try:
-        files = [(file.stat().st_mtime_ns, file) for file in (start / FOLDER).glob(f"*/{FILE}") if file.is_file()]
+        files = [(file.stat().st_mtime_ns, file) for file in (start / FOLDER).glob(f"*/{FILE}")
+                 if file.is_file() and current(file.parent, beside)]  # fmt: skip
     except (OSError, ValueError):  # no path, but any text of a stranger's evaluation
         return None
     for _, file in sorted(files, reverse=True):
@@ -115,6 +116,12 @@ def find_pass(paths: Collection[str], start: Path) -> Path | None:
         if wanted <= {os.path.abspath(start / path) for path in seen}:  # noqa: PTH100
             return file.parent
     return None
+
+
+def current(folder: Path, name: str) -> Path | None:
+    """Return the file that a check has left in the folder of its pass; None if there is none, or the pass is newer."""
+    file, features = folder / name, folder / FILE
+    return file if file.is_file() and file.stat().st_mtime_ns >= features.stat().st_mtime_ns else None
 
 
 def write_features(path: Path, features: Features) -> None:

@@ -1,5 +1,6 @@
 """Get the features of the images that prepare=check looks at, by python -m imagenet_ddp.features."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import RECIPE, train_line
+from imagenet_ddp.curation.cross_validation import FILE as EXPECTED
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
     fold_of_each,
@@ -18,7 +20,7 @@ from imagenet_ddp.curation.cross_validation import (
     why_no_estimate,
 )
 from imagenet_ddp.curation.features import Features, find_pass, read_features
-from imagenet_ddp.curation.near_copies import COLUMNS, NearCopies, find_near_copies
+from imagenet_ddp.curation.near_copies import COLUMNS, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import ConfigError
@@ -50,7 +52,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
         return replace(checked, why_unseen=str(error))
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
-    _leave_list(near, features)
+    _leave(NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)), features)
     is_split = plan.config.data.share is not None and len(near.leaked(features)) > 0
     groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
     checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)
@@ -62,15 +64,16 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     axes = PrincipalAxes(torch.from_numpy(features.vectors))
     probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
+    _leave(EXPECTED, json.dumps(whole.plain).encode(), features)
     curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
     return replace(checked, probabilities=probabilities, curve=curve)
 
 
-def _leave_list(near: NearCopies, features: Features) -> None:
-    """Write the list of near-copies to the folder of the pass, too, where report looks for it."""
+def _leave(name: str, content: bytes, features: Features) -> None:
+    """Write a file to the folder of the pass, where report looks for it."""
     if folder := find_pass(features.paths, Path.cwd()):
         with disk_errors_as_run_error(folder):
-            atomic_write(folder / NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)))
+            atomic_write(folder / name, content)
 
 
 def _train_line(plan: Plan, groups: str) -> str:

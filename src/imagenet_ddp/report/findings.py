@@ -13,6 +13,7 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
+FEW = 20  # images of a class; the interval of so few is 30 points wide, and more
 UNSURE = 0.2  # difference of the accuracy and the mean probability from which on a beginner should know of it
 
 
@@ -22,11 +23,12 @@ def sentences(
     pairs: list[tuple[str, str, int, float]],
     wrong_labels: error_analysis.LikelyWrong,
     inaccurate: str,
+    few: str,
     is_held_out: bool,
     is_chosen: bool,
 ) -> list[tuple[str, str]]:
-    """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. is_chosen: whether
-    the best epoch was chosen by these images."""
+    """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. few: what tells
+    more about a class of few images; "": nothing. is_chosen: whether the best epoch was chosen by these images."""
     num_right, total = int(found.is_right.sum()), len(found)
     said = [(
         f"{num_right:,} of {count_noun(total, 'image')} {'is' if num_right == 1 else 'are'} predicted correctly: "
@@ -54,12 +56,10 @@ def sentences(
         num_same = sum((row.accuracy, row.num_images) == (worst.accuracy, num) for row in rated) - 1
         others, each = (f" and {count_noun(num_same, 'other')} are", " each") if num_same else (" is", "")
         share = f"{percent(worst.accuracy, 0)} of {count_noun(num, 'image')}{each}"
-        said.append(
-            (
-                f"{worst.label}{others} recognised worst: {share} ({interval_words(worst.accuracy * num, num)}).",
-                "classes",
-            )
-        )
+        text = f"{worst.label}{others} recognised worst: {share} ({interval_words(worst.accuracy * num, num)})."
+        if num < FEW:
+            text += f" So few say little about a class: take more photographs{f'; {few}' if few else ''}."
+        said.append((text, "classes"))
     if pairs and pairs[0][2] > 1:  # of single mistakes, none is frequent
         true, taken, count, _ = pairs[0]
         num_same = sum(pair[2] == count for pair in pairs) - 1

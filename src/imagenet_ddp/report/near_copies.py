@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.curation.features import FILE as FEATURES
-from imagenet_ddp.curation.features import find_pass, read_features
+from imagenet_ddp.curation.features import current, find_pass, read_features
 from imagenet_ddp.curation.near_copies import FILE, find_near_copies, read_list
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -29,7 +29,7 @@ def near_copies_of(
     file: the list of a check; None: that in the folder `last`, or what its features tell. last: result of last_pass.
     Images that were removed since do not count. Raises ConfigError if the file is no such list, or is of other images.
     """
-    start = _start(found)
+    start = found.started_in
 
     def whole(path: str) -> str:
         return os.path.abspath(start / path)  # noqa: PTH100 (resolves no links)
@@ -38,7 +38,7 @@ def near_copies_of(
     if file is not None:
         images, groups = read_list(file)
     elif last is not None:
-        listed = list_in(last)
+        listed = current(last, FILE)
         images, groups = read_list(listed) if listed else (read_features(last / FEATURES), None)
     else:
         return None
@@ -71,16 +71,4 @@ def near_copies_of(
 
 def last_pass(found: Predictions) -> Path | None:
     """Return the folder of the last pass over the evaluated images; None if there is none."""
-    return find_pass(found.paths, _start(found))
-
-
-def _start(found: Predictions) -> Path:
-    """Return the folder in which evaluate was started."""
-    return Path(found.evaluation.get("folder") or ".").absolute()
-
-
-def list_in(folder: Path) -> Path | None:
-    """Return the list that a check has written to the folder of its pass; None if the pass is newer."""
-    file, features = folder / FILE, folder / FEATURES
-    is_current = file.is_file() and file.stat().st_mtime_ns >= features.stat().st_mtime_ns
-    return file if is_current else None
+    return find_pass(found.paths, found.started_in)

@@ -111,18 +111,24 @@ def build(
     lines += [training]
     if found is not None and len(found):
         with import_torch():
-            from imagenet_ddp.report.near_copies import last_pass, list_in, near_copies_of
+            from imagenet_ddp.report.expected_accuracy import beside_check
+            from imagenet_ddp.report.near_copies import last_pass, near_copies_of
         last = None if near_copies is not None else last_pass(found)
-        is_checked = near_copies is not None or (last is not None and list_in(last) is not None)
-        judged = _who_judges_training(run) if is_held_out and not is_checked else ""
+        expected = beside_check(found, run) if is_held_out else ""
+        judged = _what_a_check_adds(run) if is_held_out and not expected and near_copies is None else ""
+        few = "a check judges it by all of its photographs" if expected or judged else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
-        more, verdict = _analyse(found, maps, judged, is_held_out=is_held_out, is_chosen=is_chosen)
+        more, verdict = _analyse(found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen)
         if copies := near_copies_of(found, near_copies, last, delimiter):
             section, said = copies
             more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]
             more["near_copies"] = section if section.title else None
             files |= section.files
             lines += said
+        if expected:
+            first, section = more["findings"][0]
+            more["findings"][0] = (f"{first} {expected}", section)
+            lines.append(expected)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
@@ -136,20 +142,20 @@ def build(
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
 
 
-def _who_judges_training(run: Run) -> str:
-    """Return a sentence about the labels of the training images, which the evaluation says nothing about."""
+def _what_a_check_adds(run: Run) -> str:
+    """Return a sentence about what the evaluation says nothing, or little, about."""
     options, line = run.options, "prepare=check"
     if options.get("data.name") == "imagefolder" and (root := options.get("data.root")):
         net = [quoted(f"{key}={options[key]}") for key, usual in USUAL_NET.items() if options.get(key, usual) != usual]
         line = check_line(quoted(f"data.root={root}"), *(net if options.get("model.weights") else []))
-    return f"The labels of the training images are judged by a check: `{line}`."
+    return f"A check judges the labels of the training images, too, and by all images the accuracy to expect: `{line}`."
 
 
 def _analyse(
-    found: Predictions, maps: bool, judged: str, *, is_held_out: bool, is_chosen: bool
+    found: Predictions, maps: bool, judged: str, few: str, *, is_held_out: bool, is_chosen: bool
 ) -> tuple[dict[str, Any], str]:
     """Return (what page.html needs beside the facts, a sentence about the labels). judged: by whom the labels of the
-    training images are. is_chosen: whether the best epoch was chosen by these images."""
+    training images are. few: as in sentences. is_chosen: whether the best epoch was chosen by these images."""
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
     wrong_labels = error_analysis.likely_wrong(found)
@@ -173,7 +179,7 @@ def _analyse(
     table.sort(key=lambda row: (row.accuracy is None, row.accuracy, -row.num_images, alphabetical(row.label)))
     context = {
         "pictures": pictures,
-        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, is_held_out, is_chosen),
+        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, few, is_held_out, is_chosen),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": table,

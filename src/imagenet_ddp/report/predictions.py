@@ -66,6 +66,11 @@ class Predictions:
         return moved if exists(str(moved)) and not exists(str(path)) else path
 
     @property
+    def started_in(self) -> Path:
+        """Return the folder in which evaluate was started, of which relative paths are."""
+        return Path(self.evaluation.get("folder") or ".").absolute()
+
+    @property
     def model(self) -> str:
         """Return the path of the evaluated checkpoint, or the name of the evaluated weights."""
         return str(self.checkpoint or self.evaluation.get("weights"))
