@@ -63,26 +63,35 @@ def exact_copies(checked: Checked) -> Section:
     pairs = sorted(copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
     number_of = {file.place: number for number, files in enumerate(listed) for file in files}
     numbers = [number_of[copy.second] for copy in pairs]
-    groups = [_items(checked, copy, listed[at], at + 1) for copy, at in zip(pairs, numbers, strict=True)]
+    shown = [_shown(copy, listed[at]) for copy, at in zip(pairs, numbers, strict=True)]
+    places = {file.place for files in shown for file in files}
+    whole = {at for at in numbers if places.issuperset(file.place for file in listed[at])}
+    groups = [_items(checked, copy, files, at + 1 if at in whole else "")
+              for copy, files, at in zip(pairs, shown, numbers, strict=True)]  # fmt: skip
     context = {"groups": groups, "number": len(copies), "num_files": len(rows), "file": FILE,
                "command": checked.relabel.get(FILE, "")}  # fmt: skip
     return Section("exact_copies", "Exact copies", context, findings, files=files, decide=FILE)
 
 
-def _items(checked: Checked, copy: Copy, files: Sequence[_File], number: int) -> list[dict[str, object]]:
-    """Return what the page shows of a pair, in the order of the list. Where all files are in one class and one split,
-    each is shown beside the first. number: of the group in the list."""
+def _shown(copy: Copy, files: Sequence[_File]) -> list[_File]:
+    """Return the two files of a group that are shown, in the order of the list. Where all are in one class and one
+    split, each is shown beside the first."""
     if _is_one_class(files):
         first = files[0].place
         pair = {first, copy.first if copy.second == first else copy.second}
     else:
         pair = {copy.first, copy.second}
+    return [file for file in files if file.place in pair]
+
+
+def _items(checked: Checked, copy: Copy, files: Sequence[_File], number: int | str) -> list[dict[str, object]]:
+    """Return what the page shows of a pair. number: of the group in the list; "" if not all of it is shown, so that
+    both may be removed, because the others stay."""
     items = [
         checked.item(
             *file.place, choice=checked.choice(FILE, file.path, file.label, group=number, chosen=file.decision)
         )
         for file in files
-        if file.place in pair
     ]
     items[0]["where"] = _in_words(copy.where)
     return items

@@ -10,7 +10,7 @@ from imagenet_ddp.system.text import count_noun, percent
 
 NAME = "near_copies"
 NUM_GROUPS = 36
-NUM_PICTURES = 6  # of a group
+NUM_PICTURES = 12  # of a group
 
 
 def near_copies(checked: Checked) -> Section | None:
@@ -61,12 +61,14 @@ def _sentence(groups: Sequence[Group]) -> str:
 
 
 def _items(checked: Checked, features: Features, group: Group, number: int) -> list[dict[str, object]]:
-    """Return what the page shows of a group. number: of the group in the list."""
-    places = [features.place(at) for at in group.members]
+    """Return what the page shows of a group. number: of the group in the list. Of a larger group, all that is shown may
+    be removed, because the others stay."""
+    num_more = len(group.members) - NUM_PICTURES
+    own = "" if num_more > 0 else number
 
     def item(at: int) -> dict[str, object]:
         label = features.labels[features.targets[at]]
-        return checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=number))
+        return checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=own))
 
     items = [item(at) for at in group.members[:NUM_PICTURES]]
     where = (
@@ -82,6 +84,6 @@ def _items(checked: Checked, features: Features, group: Group, number: int) -> l
         *(["two classes"] if group.is_two_classes else []),
         f"{percent(least, 0)} of the picture is the same",
     ]
-    said += [f"{len(places)} images"] if len(places) > NUM_PICTURES else []
+    said += [f"{num_more:,} more {'is' if num_more == 1 else 'are'} not shown, and stay"] if num_more > 0 else []
     items[0]["said"] = ", ".join(said)
     return items

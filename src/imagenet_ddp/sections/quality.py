@@ -17,7 +17,8 @@ HEADER = ("path", "label", "split", "issues", *ROW.names, "decision")  # type: i
 
 def quality(checked: Checked) -> Section | None:
     """What more than half of the images have is a trait of the collection, such as the grey of X-rays, and no fault.
-    Images that a person has decided to keep are not shown."""
+    Images that a person has decided to keep are not shown, and the others once, though they may be poor in several
+    ways."""
     rows = {name: rows for name, rows in checked.quality.items() if len(rows)}
     if not rows:
         return None
@@ -25,26 +26,33 @@ def quality(checked: Checked) -> Section | None:
     poor = {name: {issue: values > 1 for issue, values in each.items()} for name, each in how_bad.items()}
     is_shown = {name: ~_is_kept(checked, name, len(of_split)) for name, of_split in rows.items()}
     total = sum(int((of_split["width"] > 0).sum()) for of_split in rows.values())
-    kinds, traits = list[dict[str, object]](), list[str]()
+    kinds, traits, shown = list[dict[str, object]](), list[str](), set[tuple[str, int]]()
     for issue in ISSUES:
         number = sum(int(each[issue.name].sum()) for each in poor.values())
         if 2 * number > total:
             traits.append(issue.name)
             for each in poor.values():
                 each[issue.name][:] = False
-        elif places := [(split, int(index)) for split, each in poor.items()
-                        for index in np.flatnonzero(each[issue.name] & is_shown[split])]:  # fmt: skip
-            places.sort(key=lambda place: -float(how_bad[place[0]][issue.name][place[1]]))
-            worst = [
-                checked.item(
-                    split,
-                    index,
-                    size=f"{rows[split][index]['width']} × {rows[split][index]['height']}",
-                    choice=checked.choice(FILE, checked.images[split].path(index), checked.label(split, index)),
-                )
-                for split, index in places[:NUM_WORST]
-            ]
-            kinds.append({"name": issue.name, "number": len(places), "reason": issue.reason, "worst": worst})
+    for issue in ISSUES:
+        places = [(split, int(index)) for split, each in poor.items()
+                  for index in np.flatnonzero(each[issue.name] & is_shown[split])]  # fmt: skip
+        if not places:
+            continue
+        places.sort(key=lambda place: -float(how_bad[place[0]][issue.name][place[1]]))
+        new = [place for place in places if place not in shown]
+        shown.update(new[:NUM_WORST])
+        worst = [
+            checked.item(
+                split,
+                index,
+                size=f"{rows[split][index]['width']} × {rows[split][index]['height']}",
+                also=", ".join(name for name, has in poor[split].items() if has[index] and name != issue.name),
+                choice=checked.choice(FILE, checked.images[split].path(index), checked.label(split, index)),
+            )
+            for split, index in new[:NUM_WORST]
+        ]
+        kinds.append({"name": issue.name, "number": len(places), "num_above": len(places) - len(new),
+                      "reason": issue.reason, "worst": worst})  # fmt: skip
     counts = {str(kind["name"]): kind["number"] for kind in kinds if kind["name"] != GREY}
     faults = np.concatenate(
         [
