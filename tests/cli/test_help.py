@@ -2,12 +2,16 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from imagenet_ddp.cli import help, parse
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.mistakes import key_of
+
+DOCS = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
@@ -25,6 +29,17 @@ def test_it_fits_a_terminal_and_its_examples_and_choices_can_be_typed(verb: str)
         if verb == "tune":
             argv = [token for token in argv if not token.startswith("search.")]  # which tune writes for Hydra first
         parse.composed(verb, argv)
+
+
+def test_it_has_each_key_that_people_with_photographs_type():
+    """Those of the pages that they read, and of the line with which a check ends."""
+    typed = {"train": {"data.groups"}, "predict": {"known", "features"}}
+    for page in ("README.md", "docs/photographs.md"):
+        text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
+        for verb, words in re.findall(r"python -m imagenet_ddp\.(\w+) ([^`\n#]*)", text):
+            typed.setdefault(verb, set()).update(key_of(word) for word in shlex.split(words) if "=" in word)
+    for verb in typed.keys() & {*COMMANDS}:
+        assert typed[verb] <= {*re.findall(r"[\w.]+\w", help.text(verb))}, verb
 
 
 def test_the_default_comes_first():

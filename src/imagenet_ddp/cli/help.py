@@ -18,7 +18,7 @@ _COLUMN = 25  # where the descriptions begin
 # Options that are not declared keys -> their description.
 _OTHER = {
     "hydra.run.dir": "Run folder to use instead of runs/<name>/<time>.",
-    "-m_KEY=A,B": "Start one run for each value, one after the other.",
+    "-m_KEY=A,B": "Start one run for each value, in hydra.sweep.dir.",
     "search.KEY": "Values to search for a key: {low:A,high:B} or [A,B].",
 }
 

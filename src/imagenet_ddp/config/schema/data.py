@@ -237,7 +237,7 @@ class FilesData(DataConfig):
     groups: Annotated[
         str | None,
         Example("FILE.csv"),
-        "table with path and group: the share of val_fraction has all images of a group or none.",
+        "table with path and group; val_fraction holds out whole groups.",
     ] = None
 
     @property
