@@ -60,10 +60,10 @@ def test_a_training_that_changed_nothing_is_named_where_it_ends_and_where_it_is_
     assert f"the start: {words[1:]}" in run("report", "new", code=0).stdout
     said = run("report", "old", code=0).stdout
     for command, words in re.findall(r"`python -m imagenet_ddp\.(\w+) ([^`]*)`", said):
-        if command in ("predict", "export"):
+        if command in ("features", "predict", "export"):
             done = run(command, *words.replace("FOLDER", "photos/cat").split())
             assert done.returncode == 0 or "extra" in done.stderr, (words, done.stderr)
-    assert (tmp_path / "classes.html").is_file() and (tmp_path / "next.csv").is_file()
+    assert all((tmp_path / name).is_file() for name in ("old/known.npz", "classes.html", "next.csv"))
     assert ": both nets have the same weights. " in run("report", "old", "new", "out=both", code=0).stdout
 
 

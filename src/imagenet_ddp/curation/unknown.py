@@ -33,10 +33,10 @@ from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
+from imagenet_ddp.runs.result_files import KNOWN
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import count_noun, first_line
 
-FILE = "known.npz"  # in the run folder
 ACCEPTED = 0.95  # share of known images that are to be accepted
 MIN_HELD_OUT = 20  # images from which the threshold is chosen, the fewest of which one can be 5 %
 SHRINKAGE = 0.9  # weight of a multiple of the identity in the covariance, which few images determine badly
@@ -171,7 +171,7 @@ def net_digest(net: nn.Module, heads: tuple[str, ...], transform: EvalTransform,
 
 def file_of(checkpoint: Path) -> Path:
     """Return the path of known.npz in the run folder of a checkpoint, or beside a checkpoint that is in none."""
-    return (CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent) / FILE
+    return (CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent) / KNOWN
 
 
 def find(checkpoint: Path, width: int, digest: Callable[[], str]) -> tuple[Reference | None, str]:
@@ -200,7 +200,7 @@ def write_reference(path: Path, features: Features, digest: str) -> str:
     try:
         reference = reference_of(features, digest)
     except ConfigError as error:
-        return f"No {FILE} is written: {error}"
+        return f"No {KNOWN} is written: {error}"
     with disk_errors_as_run_error(path):
         write(path, reference)
     num_held_out = num if (num := int(features.is_val.sum())) >= MIN_HELD_OUT else len(features)

@@ -15,7 +15,7 @@ from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render
-from imagenet_ddp.report.findings import uses
+from imagenet_ddp.report.findings import classify
 from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.report.verdict import Verdict
@@ -195,7 +195,7 @@ def _page(
 def _next_steps(old: Predictions, new: Predictions, verdict: Verdict) -> list[tuple[str, str]]:
     """Return what can be done next, as (words, line to type)."""
     kept = old if verdict.kept == "old" else new
-    steps = uses(_run_or_file(kept))[:1] if kept.checkpoint is not None else []
+    steps = classify(_run_or_file(kept)) if kept.checkpoint is not None else []
     return [*steps, *(_more_images(_run_or_file(old), _run_or_file(new)) if verdict.is_open else [])]
 
 

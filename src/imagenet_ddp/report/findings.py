@@ -10,6 +10,7 @@ from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.result_files import KNOWN
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -95,20 +96,25 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     """Return what can be done with the best net of a run, as (words, line to type); [] if it has none."""
     if not CheckpointStore.of_run(run.folder).best.is_file():
         return []
-    return uses(run.folder, has_several_labels=run.options.get("data.labels") == "several")
-
-
-def uses(net: Path, *, has_several_labels: bool = False) -> list[tuple[str, str]]:
-    """Return what can be done with a net, as (words, line to type). net: its run folder or checkpoint."""
-    option = quoted(f"checkpoint={short_path(net)}")
-    steps = [
-        ("Classify other images", shell_line("predict", [option, "images=FOLDER", "out=classes.html"])),
-        ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option])),
-    ]
-    if not has_several_labels:
+    option, has_several = quoted(f"checkpoint={short_path(run.folder)}"), run.options.get("data.labels") == "several"
+    steps = classify(run.folder, has_several_labels=has_several)
+    if not has_several:
         line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.csv"])
-        steps.insert(1, ("Find what to label next", line))
-    return steps
+        steps.append(("Find what to label next", line))
+    return [*steps, ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option]))]
+
+
+def classify(net: Path, *, has_several_labels: bool = False) -> list[tuple[str, str]]:
+    """Return how other images are classified, as (words, line to type). net: its run folder or checkpoint. Each net
+    learns for itself what its training images are like."""
+    option = quoted(f"checkpoint={short_path(net)}")
+    line = shell_line("predict", [option, "images=FOLDER", "out=classes.html"])
+    if has_several_labels or ((net if net.is_dir() else net.parent) / KNOWN).exists():
+        return [("Classify other images", line)]
+    return [
+        ('Let this net say "not sure" of images that show none of the classes', shell_line("features", [option])),
+        ("Classify other images", line),
+    ]
 
 
 def copies_sentence(found: Predictions, rows: np.ndarray) -> str:

@@ -19,6 +19,7 @@ from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import without_secrets
 from imagenet_ddp.version import __version__
 
+KNOWN = "known.npz"  # in the run folder: by what images unlike the training images are told, see curation/unknown.py
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 
 

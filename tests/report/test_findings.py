@@ -1,0 +1,17 @@
+"""What a report says that can be done next."""
+
+from pathlib import Path
+
+from imagenet_ddp.report.findings import classify
+
+
+def test_a_net_that_knows_no_training_images_learns_them_first(tmp_path: Path):
+    """Also one that was trained anew; a net of several labels cannot."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for net in (run, run / "best.ckpt"):
+        (learn, line), (_, then) = classify(net)
+        assert "not sure" in learn and line.endswith(f"features checkpoint={net}") and "predict checkpoint=" in then
+    assert [line for _, line in classify(run, has_several_labels=True)] == [then.replace("/best.ckpt", "")]
+    (run / "known.npz").touch()
+    assert len(classify(run)) == len(classify(run / "best.ckpt")) == 1
