@@ -2,6 +2,8 @@
 
 import copy
 import csv
+import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -99,7 +101,17 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
     short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short", code=0)
     assert "budget_min=0.016 allows no epoch, so the start is the result: " in short.stdout
     assert "all that the time allows (" in short.stdout
-    assert "(epoch 0: regression on frozen features)" in short.stdout and "Nothing was trained" not in short.stdout
+    assert "(epoch 0: regression on frozen features)." in short.stdout and "Nothing was trained" not in short.stdout
+    closing = re.search(r"The time \(budget_min\) was too short to train, .* To train it: `(.*)`", short.stdout)
+    assert closing
+    assert closing[1].endswith(
+        f"train resume=short budget_min={json.loads((tmp_path / 'short/summary.json').read_text())['least_budget_min']}"
+    )
+    typed = closing[1].partition(".train ")[2].split()
+    report = run("report", "short", code=0)
+    assert "was too short to train" in report.stdout and "no epoch" in report.stdout
+    trained = run("train", *typed, code=0)
+    assert "epoch 1/" in trained.stdout and "was too short" not in trained.stdout
 
     long = run("train", *base, "budget_min=60", "hydra.run.dir=long", code=0)
     assert (

@@ -52,6 +52,7 @@ class TimeBudget(TimeLimit):
         self._measured: dict[str, float] = {}
         self._chosen: dict[str, Any] = {}  # attribute of the trainer -> value
         self._val_begin_s = 0.0
+        self.least_min: int | None = None  # that train something, where these minutes do not
 
     @property
     def has_chosen_epochs(self) -> bool:
@@ -100,7 +101,8 @@ class TimeBudget(TimeLimit):
         hint = ""
         if not (more or epoch or most == 0):
             least_s = elapsed_s + CLOSING_S + 1.5 * min(LEAST_STEPS, num_steps) * step_s + 2 * val_s
-            hint = f" Hint: to train, set budget_min={math.ceil(least_s / 60)} or more."
+            self.least_min = math.ceil(least_s / 60)
+            hint = f" Hint: to train, set budget_min={self.least_min} or more."
         self._say(
             f"budget_min={self._minutes:g} allows {what}{cap}: {duration(elapsed_s)} have passed, a pass "
             f"over all images takes {duration(num_steps * step_s)}, and a validation {duration(val_s)}."

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.runs.folder import unused
+from imagenet_ddp.system.files import short_path
 
 RECIPE = "experiment=own_photos"
 RUN = Path("runs", "mine")  # the run of README, which its later steps name
@@ -17,3 +18,12 @@ def check_line(*options: str) -> str:
 def train_line(*options: str) -> str:
     """Return the line that trains on photographs in the run folder of README, or beside it if that is taken."""
     return shell_line("train", [RECIPE, *options, f"hydra.run.dir={unused(RUN)}"])
+
+
+def untrained_sentence(folder: Path, start: str, least_min: int) -> str:
+    """Say that budget_min left no time to train. folder: of the run. start: what its net is. least_min: the budget_min
+    that suffices."""
+    line = shell_line("train", [quoted(f"resume={short_path(folder)}"), f"budget_min={least_min}"])
+    return (
+        f"The time (budget_min) was too short to train, so the net is that of epoch 0 ({start}). To train it: `{line}`."
+    )

@@ -55,6 +55,8 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
         trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
         if (last := max(run.metrics["epoch"], default=0)) > done:
             trained += f", and a part of epoch {last:.0f}"
+        elif not (done or most):
+            trained = "no epoch"
         if run.best_epoch == 0 and last:
             trained += ", none better than the start"
         shown.append(("training time", duration(run.train_s), trained))

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.cli.photograph_lines import untrained_sentence
+from imagenet_ddp.config.figures import START
 from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
@@ -76,14 +78,16 @@ def sentences(
 
 
 def training_sentence(run: Run) -> str:
-    """Return that the training has not ended, or what it means that no epoch was better than the start; "" if it has
-    ended, and one was."""
+    """Return that the training has not ended, that nothing was trained, or what it means that no epoch was
+    better than the start; "" if none of these holds."""
     if run.state != "finished":
         of_all = f"{run.epochs:,} of {count_noun(run.max_epochs, 'epoch')}" if run.max_epochs else ""
         done = of_all or count_noun(run.epochs, "epoch")
         line = shell_line("train", [quoted(f"resume={short_path(run.folder)}")])
         more = f"To continue it: `{line}`." if run.state == "interrupted" else "It is still running."
         return f"The training has not ended: this page shows what it had reached after {done}. {more}"
+    if least_min := run.summary.get("least_budget_min"):
+        return untrained_sentence(run.folder, run.summary.get("start") or START, least_min)
     if run.best_epoch != 0 or max(run.metrics["epoch"], default=0) < 1:
         return ""
     return (

@@ -16,6 +16,7 @@ _PARTS = {
         (
             "epochs", "steps", "num_train_images", "num_val_images", "num_val_images_unreadable", "num_classes",
             "num_unreadable_images", "num_parameters", "num_devices", "num_nodes", "world_size", "global_batch_size",
+            "least_budget_min",
         ),
         NULL | _COUNT,
     ),

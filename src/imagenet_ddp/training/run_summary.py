@@ -13,8 +13,9 @@ from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.run_end import ended_by
+from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.cli.overrides import shell_line
-from imagenet_ddp.cli.photograph_lines import check_line, train_line
+from imagenet_ddp.cli.photograph_lines import check_line, train_line, untrained_sentence
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
@@ -53,6 +54,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
         "start": parts.train_log.start,
+        **({"least_budget_min": least_min} if (least_min := _least_min(parts)) is not None else {}),
         **({"expected": head.estimate.plain} if head is not None and head.estimate is not None else {}),
         "num_val_images": parts.module.val_counts[0],
         "num_train_images": len(data.train_images),
@@ -84,8 +86,9 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     if best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         score = parts.module.task.score
-        lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
-        lines += _no_gain_lines(job, parts)
+        time = f", in {train_s:.0f} s of training" if parts.trainer.global_step else ""
+        lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}){time}.")
+        lines += _no_gain_lines(job, parts) or _no_time_lines(job, parts)
     lines += _other_best_lines(parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
@@ -156,6 +159,18 @@ def _no_gain_lines(job: Job, parts: Run) -> list[str]:
         f"Training did not improve on its start, so the best net is that of epoch 0 ({log.start}): val {score.title} "
         f"is {score.text(last)} at the end{images if score == TOP1 else ''}. Hint: {hint}."
     ]
+
+
+def _no_time_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line if budget_min left no time to train."""
+    least_min = _least_min(parts)
+    return [] if least_min is None else [untrained_sentence(job.run_dir, parts.train_log.start, least_min)]
+
+
+def _least_min(parts: Run) -> int | None:
+    """Return the least budget_min that trains something; None if something was trained, or could be."""
+    budget = find_callback(parts.trainer, TimeBudget)
+    return None if budget is None or parts.trainer.global_step else budget.least_min
 
 
 def batch_norm_lines(net: nn.Module, val_loss: float | None, guess: float, steps: int, epochs: int) -> list[str]:
