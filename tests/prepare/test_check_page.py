@@ -364,3 +364,60 @@ def test_what_is_chosen_beside_the_pictures_is_done_and_remembered(photos: Path,
     assert "All 54 images can be read." in text and "hard to recognise" not in text
     kept = {row["path"]: row["decision"] for row in rows_of(root / "checked", "quality.csv") if row["decision"]}
     assert kept == {str(odd.relative_to(root)): "keep"}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each value of each choice, until a person clears them or the page is one of other images. A browser that keeps
+    nothing warns before the page is closed."""
+    for name in ("Äpfel/twice.jpg", "zebra/twice.jpg"):
+        shutil.copyfile(photos / "zebra/00.jpg", photos / name)
+    for name in ("odd.jpg", "grey.jpg"):
+        Image.new("RGB", (50, 50), "grey").save(photos / "zebra" / name)
+    page_of(photos, monkeypatch)
+    page = photos.parent / "checked/check.html"
+    values = "Array.from(document.querySelectorAll('select'), (each) => each.value)"
+    bar = "Array.from(decisions.children, (each) => each.hidden ? '' : each.textContent)"
+    warns = "!dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+    choose = """for (const each of document.querySelectorAll("select")) {
+        for (const value of ["remove", "keep"].slice(each.dataset.path.includes("twice"))) {
+            each.value = value;
+            each.dispatchEvent(new Event("change", { bubbles: true }));
+        }
+    }"""
+    with Browser(photos.parent / "profile") as browser:
+        browser.open(page.as_uri())
+        proposed = browser.evaluate(values)
+        browser.evaluate(choose)
+        chosen, words = browser.evaluate(values), browser.evaluate(bar)
+        assert chosen != proposed and words[0].endswith(" decided, kept in this browser") and words[2] == "Clear"
+        browser.open(page.as_uri())
+        assert (browser.evaluate(values), browser.evaluate(bar), browser.evaluate(warns)) == (chosen, words, False)
+        page.with_name("other.html").write_text(page.read_text().replace("odd.jpg", "old.jpg"))
+        browser.open(page.with_name("other.html").as_uri())
+        assert browser.evaluate(values) == proposed
+        browser.open(page.as_uri())
+        browser.evaluate("confirm = () => true; decisions.lastElementChild.click()")
+        assert (browser.evaluate(values), browser.evaluate(bar)[2]) == (proposed, "")
+        deny = "Object.defineProperty(window, 'localStorage', { get() { throw new Error(); } })"
+        for storage in ("", deny):
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source=storage)
+            browser.open(page.as_uri())
+            found = browser.evaluate(values), browser.evaluate(bar)[2], browser.evaluate(warns)
+            assert found == (proposed, "", False)
+        browser.evaluate(choose)
+        assert browser.evaluate(warns) and browser.evaluate(bar)[0].endswith(", lost when this page is closed")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_the_button_that_copies_a_line_is_in_its_box(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
+    page_of(photos, monkeypatch)
+    with Browser(photos.parent / "profile") as browser:
+        browser.open((photos.parent / "checked/check.html").as_uri())
+        below = """Array.from({ length: 60 }, (_, number) => {
+            const line = document.querySelector("code.line");
+            line.style.width = `${300 + 5 * number}px`;
+            return line.getBoundingClientRect().bottom - line.querySelector("button").getBoundingClientRect().bottom;
+        })"""
+        assert min(browser.evaluate(below)) > 0

@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.commands import METRICS
 from imagenet_ddp.distributed.launchers import table
 from imagenet_ddp.exported.formats import check_model_file, registry
 from imagenet_ddp.exported.formats.safetensors import Safetensors
-from imagenet_ddp.models.metrics import further_metrics
+from imagenet_ddp.use.further_metrics import further_metrics
 
 MINE = """
 import numpy as np

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.decoding.decode import Picture, decode_whole, ignored_of
+from imagenet_ddp.data.decoding.decode import Picture, decode_whole
 from imagenet_ddp.data.decoding.errors import LoadError, UnreadableImage
 from imagenet_ddp.data.loader_failures import StallWatchdog
 from imagenet_ddp.data.loader_processes import end_workers, init_worker, worker_context
@@ -120,7 +120,7 @@ class ImageDataset(Dataset):
         with seeded(seed) if self.images.draws else nullcontext():
             picture = open_image(self.images, index)
         flip = self.transform.into(out, picture, random.Random(seed))
-        return flip, ignored_of(picture).value
+        return flip, picture.ignored.value
 
     def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""

@@ -25,13 +25,10 @@ class Draw(NamedTuple):
 class Mixing:
     """Mixes each batch with parameters that are drawn from the batch's seed. Therefore mixing does not wait for the
     device, and a resumed run draws the same parameters. If data.mixup_alpha and data.cutmix_alpha are both set, each
-    batch uses one of the two methods with equal probability. bool() is False if nothing is mixed."""
+    batch uses one of the two methods with equal probability."""
 
     data: DataConfig
     num_classes: int
-
-    def __bool__(self) -> bool:
-        return bool(self.data.mixup_alpha or self.data.cutmix_alpha)
 
     def apply(self, batch: Batch) -> None:
         """Mix the images that count with each other, and add soft_target to the batch. target becomes the label with

@@ -67,7 +67,7 @@ class ImageDataModule(L.LightningDataModule):
         self.ignored_parts = IgnoredParts(say)
         self.eval_transform = EvalTransform.of(data)
         self.train_transform = make_train_transform(data, transform)
-        self._mixing = Mixing(data, len(source.classes))
+        self._mixing = Mixing(data, len(source.classes)) if data.mixup_alpha or data.cutmix_alpha else None
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._copy_stream: torch.cuda.Stream | None = None
@@ -261,7 +261,7 @@ class ImageDataModule(L.LightningDataModule):
             if self._image_weights is None or self._image_weights.device != device:
                 self._image_weights = torch.tensor(weights, device=device)
             batch["weight"] = self._image_weights[batch["index"]]
-        if training and self._mixing:
+        if training and self._mixing is not None:
             self._mixing.apply(batch)
         return batch
 

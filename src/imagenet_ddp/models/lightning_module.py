@@ -14,9 +14,8 @@ from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError, RunError, reports_silent_ends
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.models.load_checkpoint import no_optimizer, read_module
-from imagenet_ddp.models.metrics import ImageMean, ImagesCounted
 from imagenet_ddp.models.optimizers import place_state
-from imagenet_ddp.models.sums import Sums, loss_dtype
+from imagenet_ddp.models.sums import ImageMean, ImagesCounted, Sums, loss_dtype
 from imagenet_ddp.models.task import OneLabel, Task
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.system.seeding import hash_seed

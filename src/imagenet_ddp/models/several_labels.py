@@ -13,9 +13,8 @@ from torchmetrics.functional.classification import binary_average_precision
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.config.schema.losses import Bce
 from imagenet_ddp.models.losses import Loss, OwnLoss
-from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums, loss_dtype
-from imagenet_ddp.models.task import Task
+from imagenet_ddp.models.task import Task, has_class
 
 
 class SeveralLabels(Task):

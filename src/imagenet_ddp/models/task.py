@@ -15,7 +15,6 @@ from torchmetrics import Metric
 from imagenet_ddp.config.figures import FIGURES_OF, LOSS, TOP1, Figure
 from imagenet_ddp.config.schema.losses import CrossEntropy
 from imagenet_ddp.models.losses import Loss, OwnLoss
-from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.models.sums import Sums
 
 
@@ -114,3 +113,9 @@ def places_of(logits: Tensor, target: Tensor) -> Tensor:
     own, classes = logits.gather(1, target[:, None]), torch.arange(logits.shape[1], device=logits.device)
     is_before = torch.where(classes < target[:, None], logits >= own, logits > own)
     return is_before.sum(1).masked_fill(~has_class(logits), logits.shape[1])
+
+
+def has_class(logits: Tensor) -> Tensor:
+    """Return bool (B,): whether the logits (B, C) of an image, and so its probabilities, are finite; a class that
+    cannot be predicted has -inf. Other images are wrong and predicted as no class."""
+    return logits.amax(1).isfinite()  # the highest of values with a NaN is NaN

@@ -18,7 +18,7 @@ from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
 from imagenet_ddp.data.dataset_summary import DatasetSummary, summarise_source
-from imagenet_ddp.data.decoding.decode import ignored_of, open_picture
+from imagenet_ddp.data.decoding.decode import open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored, is_rotated
 from imagenet_ddp.data.ignored_parts import IgnoredParts
@@ -192,7 +192,7 @@ def probe_image(images: Images, index: int) -> Probe:
             content = _content_hash(data)
             picture = open_picture(data, images.path(index), images.reading)
             quality = measure(picture.region(0, 0, picture.height, picture.width))
-            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), ignored_of(picture), quality)
+            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), picture.ignored, quality)
         images.verify(index)
         pixels = images.read(index)
         content = _content_hash(pixels.contiguous().numpy() if data is None else data)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, features
 from torch.nn.functional import interpolate
 
-from imagenet_ddp.data.decoding.decode import JpegPicture, Pixels, choose_decoder, ignored_of, open_picture
+from imagenet_ddp.data.decoding.decode import JpegPicture, Pixels, choose_decoder, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Images
@@ -61,8 +61,7 @@ def _encode(images: Images, index: int, data: bytes | None, options: PackOptions
         if original is not None and len(original) <= len(data):
             data = original  # encoding it again would lose quality and save nothing
     size = len(source) if source is not None else picture.height * picture.width * 3
-    ignored = ignored_of(picture)
-    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size, ignored=ignored)
+    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size, ignored=picture.ignored)
 
 
 def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:

@@ -24,7 +24,6 @@ from imagenet_ddp.mistakes import Mistake, setting
 from imagenet_ddp.models.factory import of_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.layers import ClassSubset
-from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.checkpoint_file import load_weights
@@ -34,6 +33,7 @@ from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build, held_out
 from imagenet_ddp.use.evaluation_results import further_results, prediction_columns, results_lines
+from imagenet_ddp.use.further_metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.use.predictions import Predictions
 from imagenet_ddp.use.predictor import find_reference
 from imagenet_ddp.use.validate import Validation

@@ -14,9 +14,9 @@ from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.curation.interval import without_words
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate
-from imagenet_ddp.models.metrics import further_metrics
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.use.further_metrics import further_metrics
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.curation.unknown import Familiarity, Reference
 from imagenet_ddp.models.calibration import log_sums
-from imagenet_ddp.models.metrics import has_class
+from imagenet_ddp.models.task import has_class
 from imagenet_ddp.strategies.process_group import gather_on_first
 from imagenet_ddp.use.evaluation_results import Predicted
 

@@ -36,7 +36,7 @@ _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
 _CHECKPOINT = "Checkpoint or run folder of train, or weights of another program, with model.name; null: model.weights."
 # Further metrics of evaluate: name -> (class of torchmetrics.classification, its arguments). macro is the mean over the
-# classes that occur as label or prediction. auroc is computed for each class in models/metrics.py.
+# classes that occur as label or prediction. auroc is computed for each class in use/further_metrics.py.
 METRICS: dict[str, tuple[str, dict[str, Any]]] = {
     "f1": ("MulticlassF1Score", {"average": "macro"}),
     "f1_weighted": ("MulticlassF1Score", {"average": "weighted"}),

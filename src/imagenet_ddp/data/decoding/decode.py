@@ -40,7 +40,9 @@ Decoder = Callable[[bytes | bytearray, int, int], np.ndarray]
 
 
 class Picture(Protocol):
-    """An image whose regions are decoded on demand."""
+    """An image whose regions are decoded on demand. ignored: parts of its file that are not used."""
+
+    ignored: Ignored
 
     @property
     def height(self) -> int: ...
@@ -73,7 +75,7 @@ DEFAULT = Reading()
 
 
 class Pixels:
-    """A Picture that is already decoded. pixels: uint8 (H, W, 3). ignored: parts of its file that are not used."""
+    """A Picture that is already decoded. pixels: uint8 (H, W, 3)."""
 
     def __init__(self, pixels: np.ndarray, ignored: Ignored = Ignored.NONE):
         self._pixels, self.ignored = pixels, ignored
@@ -81,11 +83,6 @@ class Pixels:
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
         return self._pixels[top : top + height, left : left + width]
-
-
-def ignored_of(picture: Picture) -> Ignored:
-    """Return the parts of the file of a picture that are not used."""
-    return picture.ignored if isinstance(picture, Pixels) else Ignored.NONE
 
 
 def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
@@ -121,6 +118,8 @@ def decode_whole(picture: Picture) -> "Tensor":
 
 class JpegPicture:
     """An ordinary JPEG: one or three colour components of eight bits, and an end-of-image marker."""
+
+    ignored = Ignored.NONE
 
     def __init__(self, data: bytes, path: str, header: Header, name: str):
         self._data, self._path, self._header, self._name = data, path, header, name

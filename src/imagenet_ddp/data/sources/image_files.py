@@ -65,7 +65,8 @@ class FileImages(Images):
         return read_file(self.path(index))
 
     def open(self, index: int) -> Picture:
-        return open_picture(self.encoded(index), self.path(index), self.reading)
+        path = self.path(index)
+        return open_picture(read_file(path), path, self.reading)
 
     def together(self, other: "FileImages") -> "FileImages":
         """Return the images of two splits of one list, in the order of the list."""

@@ -1,4 +1,4 @@
-"""Compute accuracy and loss over all ranks, count the images of a validation, and compute an evaluation's metrics."""
+"""Compute the further metrics of an evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,68 +6,10 @@ from typing import Any
 import torch
 import torchmetrics.classification as tm
 from torch import Tensor
-from torchmetrics import Metric
 
 from imagenet_ddp.config.schema.commands import METRICS
-from imagenet_ddp.models.sums import Sums, loss_dtype
 
 MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
-
-
-def has_class(logits: Tensor) -> Tensor:
-    """Return bool (B,): whether the logits (B, C) of an image, and so its probabilities, are finite; a class that
-    cannot be predicted has -inf. Other images are wrong and predicted as no class."""
-    return logits.amax(1).isfinite()  # the highest of values with a NaN is NaN
-
-
-class ImageMean(Metric):
-    """Mean over all images of all ranks, of one of the Sums. It keeps its precision (sums.loss_dtype) even if the
-    module is cast to another type, as trainer.precision=bf16-true does."""
-
-    full_state_update = False
-    higher_is_better = None
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.figure = name
-        self.total: Tensor
-        self.images: Tensor
-        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
-        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
-
-    def reset(self) -> None:
-        super().reset()
-        # converted here, because casting the module casts its states, and moving float64 to an Apple GPU fails
-        self.total = self.total.to(loss_dtype(self.total.device))
-
-    def update(self, sums: Sums) -> None:
-        """Add a batch. sums: on the device."""
-        self.total += sums.totals[self.figure]
-        self.images += sums.images
-
-    def compute(self) -> Tensor:
-        """Return the mean as a scalar; NaN if there are no images."""
-        return self.total / self.images
-
-
-class ImagesCounted(Metric):
-    """Number of times each image of a split was counted over all ranks, to verify that each was counted once."""
-
-    full_state_update = False
-    higher_is_better = None
-
-    def __init__(self, num_images: int):
-        super().__init__()
-        self.times: Tensor
-        self.add_state("times", torch.zeros(num_images, dtype=torch.int32), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
-
-    def update(self, index: Tensor) -> None:
-        """Add a batch. index: int64 (B,) positions in the split, without repeats within a batch."""
-        self.times[index] += 1
-
-    def compute(self) -> tuple[int, int]:
-        """Return (images counted at least once, highest count of any image)."""
-        return int((self.times > 0).sum()), int(self.times.max()) if len(self.times) else 0
 
 
 def further_metrics(
