@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
 
+from imagenet_ddp.cli.check_config import Checked
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import composed
-from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, RunConfig
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, EvaluateConfig, RunConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.distributed.place import Place
@@ -74,7 +76,7 @@ def test_a_resumed_run_keeps_the_preprocessing_of_its_weights(
     monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
     """experiment= and data= have defaults of their own, which resume=auto in the same command does not take."""
-    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", lambda *args, **more: ([], None, None))
+    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", _unchecked)
     request = composed("train", [*typed, "model.weights=w.pth"])
     config = copy.deepcopy(request.config)
     seen = {"image_size": 288, "val_resize": 320, "interpolation": "bicubic", "fit": "crop", "mean": [0.5] * 3,
@@ -91,6 +93,10 @@ def test_a_resumed_run_keeps_the_preprocessing_of_its_weights(
     assert changed("data.interpolation=bilinear") == {"data.interpolation"}
 
 
+def _unchecked(config: DictConfig, environ: Any, verb: str, typed: Any) -> Checked:
+    return Checked([], values=typed_config(config, COMMANDS[verb]))
+
+
 def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> CommonConfig:
     """What evaluate makes of a checkpoint's config on other data."""
     transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bilinear",
@@ -98,6 +104,6 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file
-    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", lambda *args, **more: ([], None, None))
+    monkeypatch.setattr("imagenet_ddp.launch.job.check_config.check", _unchecked)
     request = composed("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed])
     return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

@@ -78,11 +78,13 @@ def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
 
 
 class Checked(NamedTuple):
-    """place: the launcher around the command, if it is recognised. scan: of the images, if this command opens them."""
+    """place: the launcher around the command, if it is recognised. scan: of the images, if this command opens them.
+    values: the config as the object that the code reads; None: it cannot be read."""
 
     mistakes: list[Mistake]
     place: Place | None = None
     scan: Scan | None = None
+    values: CommonConfig | None = None
 
 
 def check_job(
@@ -94,7 +96,7 @@ def check_job(
     of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
     opens = opens and verb in commands.OF_RANKS and not is_multirun
     found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
-    mistakes, job.place, job.scan = found
+    mistakes, job.place, job.scan, job.values = found
     job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
     if not (of_folders or is_multirun):
         job.mistakes += _holds_run(job, environ, verb, typed)
@@ -137,8 +139,8 @@ def check(
     values, found = read(config, verb)
     if values is None:
         return Checked(found)
-    more, place, scan = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun, opens=opens)
-    return Checked(found + more, place, scan)
+    more, place, scan, _ = check_values(values, environ, verb, typed, is_whole=is_whole, multirun=multirun, opens=opens)
+    return Checked(found + more, place, scan, values)
 
 
 def check_values(
@@ -171,8 +173,8 @@ def check_values(
         elsewhere = place is not None and check_launch.is_elsewhere(place)
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
-        return Checked([_not_a_path(error)], place)
-    return Checked(found + more, place, scan)
+        return Checked([_not_a_path(error)], place, values=values)
+    return Checked(found + more, place, scan, values)
 
 
 def _of_keys(values: CommonConfig, verb: str, typed: Sequence[str], is_whole: bool) -> list[Mistake]:

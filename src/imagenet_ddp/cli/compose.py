@@ -43,7 +43,8 @@ class Composed:
     config: of all options that fit, without the hydra node; interpolations are unresolved. hydra: the hydra node, in
     which they resolve. mistakes: in the other options. wrong: groups of which the config has the default, because the
     typed choice is a mistake. name: with -m, the options that distinguish this job. place: where this command runs it;
-    None where no launcher is recognised. scan: of the images, if this command opens them.
+    None where no launcher is recognised. scan: of the images, if this command opens them. values: the config as the
+    object that the code reads; None until it is checked.
     """
 
     options: Sequence[Option]
@@ -54,6 +55,7 @@ class Composed:
     name: str = ""
     place: Place | None = None
     scan: Scan | None = None
+    values: commands.CommonConfig | None = None
 
     @property
     def words(self) -> list[str]:

@@ -20,7 +20,6 @@ from imagenet_ddp.cli.options import Files, Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import validate_group
-from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -69,6 +68,12 @@ class Request:
     def config(self) -> DictConfig:
         """The config of the first job, without the hydra node."""
         return self.jobs[0].config
+
+    def values(self, cls: type[T]) -> T:
+        """Return the config of the first job as the object that the code reads. cls: the command's class of config."""
+        values = self.jobs[0].values
+        assert isinstance(values, cls), "command_line checks a config, and types it"
+        return values
 
     @property
     def hydra(self) -> DictConfig:
@@ -135,8 +140,8 @@ def read_single_process(
         found += check_config.check_values(values, alone, verb, request.typed, is_whole=False, place=Place())[0]
     if values is None or any(f"{verb}.name" in mistake.keys for mistake in found):  # a required choice is missing
         raise ConfigError(found)
-    config = typed_config(request.config, cls)
-    return request, config, found + validate_group(verb, config[verb], verb)
+    assert isinstance(values, cls)
+    return request, values, found + validate_group(verb, values[verb], verb)
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed], list[Mistake]]:

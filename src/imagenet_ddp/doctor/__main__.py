@@ -12,7 +12,6 @@ from pathlib import Path
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.config.schema.commands import RunConfig
-from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import Check, Machine, failed, inspect_machine, run_checks
@@ -48,7 +47,7 @@ def main() -> None:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
     request = parse.command_line("doctor", argv, environ)
-    config = typed_config(request.config, RunConfig)
+    config = request.values(RunConfig)
     if config.resume not in (None, "auto"):
         what = f"resume={config.resume} loads the options of a run, but doctor checks only typed options"
         raise ConfigError(Mistake(what, ("resume",), hint="type the options of that run, without resume"))

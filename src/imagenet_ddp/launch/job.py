@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, FeaturesConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
-from imagenet_ddp.config.section import leaves, to_plain, typed_config
+from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
@@ -211,15 +211,15 @@ def _finished(run_dir: Path, config: RunConfig) -> Job:
 def new_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the config of a run that starts from its initial weights, with the preprocessing of these weights. cls:
     the command's class of config."""
-    config = request.config
-    if not OmegaConf.select(config, "model.weights"):
-        return typed_config(config, cls)
+    typed = request.values(cls)
+    if not typed.model.weights:
+        return typed
     from imagenet_ddp.launch.trained_model import find_other, use_preprocessing
     from imagenet_ddp.models.weights.download import DownloadError
 
-    config = copy.deepcopy(config)
+    config = copy.deepcopy(request.config)
     try:
-        found = find_other(typed_config(config, cls).model)
+        found = find_other(typed.model)
     except DownloadError as error:
         if cls is not RunConfig:
             raise
@@ -275,9 +275,11 @@ def checked(
 ) -> T:
     """Return a config that was composed from several sources, typed. Raises ConfigError for all of its mistakes.
     stored_in: the checkpoint of which the config is, overridden by the typed options; None: all of it is typed."""
-    mistakes = check_config.check(config, environ, request.verb, request.typed)[0]
+    found = check_config.check(config, environ, request.verb, request.typed)
+    mistakes = found.mistakes
     if stored_in is not None:
         mistakes = check_config.refused_of_stored(config, request.config, request.verb, str(stored_in)) + mistakes
     if mistakes:
         raise ConfigError(mistakes)
-    return typed_config(config, cls)
+    assert isinstance(found.values, cls)
+    return found.values

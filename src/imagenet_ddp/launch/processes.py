@@ -11,9 +11,9 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.cli.other_command import is_of_other
 from imagenet_ddp.config import own_code
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.keys import is_per_machine
-from imagenet_ddp.config.section import leaves, typed_config
+from imagenet_ddp.config.section import leaves
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.distributed.launchers.detect import with_known_host
@@ -44,17 +44,13 @@ def begin(request: parse.Request, environ: Mapping[str, str]) -> "tuple[Place, C
     _say_begin(request)
     place = request.place
     if place is None:  # a job of a sweep, which may run on another machine than the command that was checked
-        place = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
+        place = find_place(request.values(CommonConfig), environ, verb=request.verb, typed=request.typed)
     return connect(request, with_known_host(place, environ))
-
-
-def _typed(request: parse.Request) -> CommonConfig:
-    return typed_config(request.config, COMMANDS[request.verb], partial=True)
 
 
 def _say_begin(request: parse.Request) -> None:
     """Say what begins, before torch is imported, which may take a minute on a busy machine."""
-    config = _typed(request)
+    config = request.values(CommonConfig)
     net, data = config.model.target or config.model.name, config.data
     of_images = f" on {data.root or data.target or data.name}"
     if request.verb == "train":
@@ -81,7 +77,7 @@ def connect(request: parse.Request, place: Place) -> "tuple[Place, Commands | No
         from imagenet_ddp.distributed.commands import connect_commands
         from imagenet_ddp.launch import devices
 
-    config = _typed(request)
+    config = request.values(CommonConfig)
     try:
         _expect_backend(config)
         num_local = devices.num_local_processes(config) if place.is_node else 1

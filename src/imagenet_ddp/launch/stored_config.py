@@ -100,7 +100,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
         require_data(request)
     if not request.is_typed(*NAMES_DATA, "data.exif_orientation"):
         merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
-    use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
+    use_preprocessing(merged, request, find_other(request.values(cls).model, path).facts)
     return _checked(merged, request, environ, cls)
 
 
@@ -118,7 +118,7 @@ def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: typ
     config unchanged. cls: the command's class of config."""
     checkpoint = checkpoint_path(request.config)
     if graph_format(checkpoint):
-        return typed_config(request.config, cls)
+        return request.values(cls)
     return from_checkpoint(request, checkpoint, environ, cls)
 
 

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.config.paths import relative_options
-from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
+from imagenet_ddp.config.schema.commands import TuneOptions
 from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.schema.read_if import unread
-from imagenet_ddp.config.section import to_config, typed_config
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, key_of, without
 from imagenet_ddp.runs.folder import make_given, make_new, refuse_links
@@ -77,12 +77,13 @@ def checked(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[StudyPlan,
     else:
         parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes
-    train_mistakes = check_config.check(config, environ, "train", typed)[0]
-    found += train_mistakes or search_space.check_values(parameters, config, environ, typed)
+    of_train = check_config.check(config, environ, "train", typed)
+    found += of_train.mistakes or search_space.check_values(parameters, config, environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
-    slots = make_slots(typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
+    assert of_train.values is not None
+    slots = make_slots(of_train.values.trainer, options.num_at_once, environ)
     folder, is_given = Path(request.hydra.run.dir).absolute(), request.names_folder
     requeue = is_given and config.cluster.requeue
     plan = StudyPlan(
