@@ -94,7 +94,7 @@ def main(work: Path, folder: Path, *options: str) -> None:
         subprocess.run([sys.executable, "-m", f"imagenet_ddp.{command}", *words], cwd=work, check=check)
 
     write_crops(work / "photos")
-    run("train", "experiment=probe", "data=imagefolder", "data.root=photos", "hydra.run.dir=run", *options)
+    run("train", "experiment=probe", "data.root=photos", "hydra.run.dir=run", *options)
     (work / "new").mkdir()
     for function in NEW:
         photograph(function).save(work / f"new/{function}.jpg", quality=92)

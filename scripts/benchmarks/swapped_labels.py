@@ -1,7 +1,7 @@
 """Measure the list of wrong labels: swap 5 % of the labels of a file of features with other classes, and count how many
 of the n swapped ones stand among the first n and 2n of the list. Several seeds; the labels should be right.
 
-    python -m imagenet_ddp.features experiment=finetune data=imagefolder data.root=FOLDER
+    python -m imagenet_ddp.features experiment=finetune data.root=FOLDER
     python scripts/benchmarks/swapped_labels.py runs/features/NAME/features.npz
 """
 

@@ -105,7 +105,7 @@ def _of_weights(config: CommonConfig, found: Weights) -> TrainedModel:
     if not head_fits:
         raise ConfigError(
             f"{found.origin} must hold the last layer of the net, which tells the classes apart, but does not. "
-            "Hint: train one: run `python -m imagenet_ddp.train experiment=finetune data=imagefolder data.root=FOLDER` "
+            "Hint: train one: run `python -m imagenet_ddp.train experiment=finetune data.root=FOLDER` "
             "with the same model.name and model.weights."
         )
     classes, labels, has_names = facts.classes, facts.labels, True
