@@ -144,7 +144,14 @@ PROGRAMS = {
     "Ultralytics, yolo classify train": (
         "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is `data=imagefolder "
         "data.root=FOLDER` here.",
-        "epochs imgsz batch workers lr0 optimizer weight_decay warmup_epochs seed device pretrained",
+        "epochs imgsz batch workers lr0 lrf cos_lr optimizer weight_decay warmup_epochs patience seed device "
+        "pretrained half fliplr flipud auto_augment",
+    ),
+    "Keras, fastai, Transformers": (
+        "These are arguments of their functions.",
+        "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
+        "fine_tune base_lr valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
+        "--early-stopping",
     ),
     "torchrun, torch.distributed, Lightning": (
         "The arguments of Lightning's `Trainer` are the keys of `trainer`: `Trainer(max_epochs=5)` is "

@@ -67,6 +67,37 @@ def test_an_option_is_answered(line: str, hint: str):
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("--experiment=own_photos", "experiment=own_photos"),  # a key or a choice of this program, however it is typed
+        ("--experiment own_photos", "experiment=own_photos"),
+        ("experiment:own_photos", "experiment=own_photos"),
+        ("budget_min:5", "budget_min=5"),
+        ("--budget_min 5", "budget_min=5"),
+        ("--data.root 'my pets'", "data.root=my pets"),
+        ("--experiment mine", "name=mine"),
+        ("--image_size '(64, 64)'", "data.image_size=(64, 64)"),
+        ("validation_split=0.2", "data.val_fraction=0.2"),
+        ("--validation-split 0.2", "data.val_fraction=0.2"),
+        ("device=cpu", "trainer.accelerator=cpu"),  # by its value
+        ("device=0", ""),
+        ("pretrained=True", "model.weights=DEFAULT"),
+        ("pretrained=false", ""),
+        ("pretrained=x.pth", "model.weights=x.pth"),
+        ("patience=5", "callbacks=early_stopping callbacks.early_stopping.patience=5"),
+        ("lr0=0.1", "optim.scaling=none optim.lr=0.1"),
+        ("lr=0.1", "optim.lr=0.1"),  # a key of this program without its group
+    ],
+)
+def test_a_word_of_another_program_is_translated_however_it_is_typed(line: str, meant: str):
+    with pytest.raises(ConfigError) as error:
+        composed("train", [*shlex.split(line), "seed=3"])
+    (mistake,) = error.value.mistakes
+    assert " ".join(mistake.fixes[0].options) == meant
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("before", ["-a resnet18", "--std 0.5 0.5 0.5", "--pretrained --evaluate", "--rank 0"])
 def test_the_data_folder_is_no_value_of_the_option_before_it(before: str):
     Path("images").mkdir()
@@ -97,7 +128,8 @@ def test_a_command_is_offered_only_keys_that_it_has_a_use_for(verb: str):
     used, keys = read_by(verb), {path for each in COMMANDS for path in declared(each)}
     for name in {path.rpartition(".")[2] for path in keys} | {known_terms.plain(name) for name in BY_NAME}:
         assert {*closest(name, used)} <= used.keys(), name
-        assert {key_of(option) for fix in unknown(name, verb).fixes for option in fix.options} <= used.keys(), name
+        options = {key_of(option) for fix in unknown(name, verb).fixes for option in fix.options}
+        assert options & keys <= used.keys(), name
     for name in (name for term in TERMS for name in term.names if name.startswith("-")):
         _, found = without_other_programs(verb, [name, "3"])
         options = {key_of(option) for each in found for fix in each.fixes for option in fix.options}

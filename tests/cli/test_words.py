@@ -1,6 +1,7 @@
 """What a word of the command line means: the contract, one row each."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.options import Files
 from imagenet_ddp.cli.parse import composed
-from imagenet_ddp.cli.words import UNREAD
+from imagenet_ddp.cli.words import UNREAD, read
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.errors import ConfigError
@@ -52,6 +53,16 @@ def test_a_word_means(words: str, key: str, value: Any):
     assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value
     recorded = OmegaConf.to_container(request.hydra.overrides.task, resolve=False)
     assert request.typed == parts and recorded == [word for word in parts if not word.startswith("hydra.")]
+
+
+def test_a_yes_no_key_without_a_value_belongs_to_no_path(here: Path):
+    (here / "lists").mkdir()
+    for file in ("lists/a.csv", "lists/gone.csv"):
+        found = read("prepare", [f"decisions={file}", "undo"])
+        assert (found.typed, found.mistakes) == ([f"decisions={file}", "undo"], [])
+    (here / "lists/a.csv").touch()
+    assert read("prepare", ["decisions=lists/a.csv", "more"]).mistakes == []  # a path that exists is whole
+    assert read("prepare", ["decisions=lists/my", "list.csv"]).typed == ["decisions=lists/my list.csv"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
-from imagenet_ddp.cli.known_terms import INSTEAD, SHORT, closest
+from imagenet_ddp.cli.flags import of_other_program
+from imagenet_ddp.cli.known_terms import BY_NAME, INSTEAD, NEAR, SHORT, near_keys, same
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
@@ -32,10 +33,10 @@ def unknown(key: str, verb: str, value: str = "VALUE") -> Mistake:
     if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
         fix = setting(f"+{parent}.args.{last}={value}", aim=f"for an argument of {parent}._target_")
         return Mistake(f"{key} is not a known key", (key,), (fix,))
-    close = [known for known in closest(key, keys) if known != key]
+    if (term := BY_NAME.get(key)) and NEAR.get(key) not in keys and not same(key, keys):
+        return of_other_program(verb, [f"{key}={value}"], term, [value], key)
     more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
-    said = f"did you mean {' or '.join(close)}?{more}"
-    fixes = tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
+    fixes = near_keys(key, keys, value, more)
     lists = f"`--help` lists the most used keys, and `--cfg job` all.{more}"
     hint = "type an environment variable before the command" if key.isupper() else lists
     return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)

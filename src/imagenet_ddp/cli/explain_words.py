@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 
+from imagenet_ddp.cli.flags import is_own
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
@@ -33,6 +34,11 @@ def not_readable(
     if not equals or not bare:
         missing = ", and does not exist" if "/" in word and not exists(word) else ""
         what = f"{shlex.quote(word)} must be key=value{missing}"
+        name, colon, after = word.partition(":")
+        if word in keys and keys[word].type is bool:  # undo
+            return Mistake(what, (word,), (setting(f"{word}=true"),), typed=(word,))
+        if colon and after.strip() and is_own(verb, name, after.strip()):
+            return Mistake(what, (name,), (setting(quoted(f"{name}={after.strip()}")),), typed=(word,))
         is_name = word in names(verb)  # prepare check
         ways = ways_to_read(verb, [f"{verb}={word}"] if is_name else _path_options(verb, word), others)
         if word.endswith(".py") and not exists(word):  # the script of another program
@@ -47,8 +53,8 @@ def not_readable(
         fixes = tuple(setting(*map(quoted, way)) for way in ways)
         return Mistake(what, tuple(map(key_of, ways[-1])), fixes, typed=(word,))
     if bare in keys and keys[bare].type not in (str, Any):
-        words = keys[bare].words
-        return Mistake(f"{bare} must be {words}, but cannot be read: {value}", (bare,), (fix_of(bare, keys, names),))
+        fix = meant(f"{bare}={near}") if (near := keys[bare].nearest(value)) else fix_of(bare, keys, names)
+        return Mistake(f"{bare} must be {keys[bare].words}, but cannot be read: {value}", (bare,), (fix,))
     typed = as_text(key, value)
     fixes = (Fix((typed,), said=f"put quotes around the value: `{shlex.quote(typed)}`"),) if can_read(typed) else ()
     what = f"{shlex.quote(word)} cannot be read by Hydra's grammar"

@@ -15,12 +15,15 @@ from typing import Any, NoReturn
 
 import hydra
 
-from imagenet_ddp.cli.known_terms import Term, term_of
+from imagenet_ddp.cli.known_terms import BY_NAME, Term, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import read_by
+from imagenet_ddp.config.validators import FLAG
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without_effect
+from imagenet_ddp.system.files import exists
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # Names -> keyword arguments of argparse's add_argument; {}: action="store_true".
@@ -106,44 +109,67 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
         if not token.startswith("-") or len(token) == 1 or name in NAMES:
             kept.append(token)
             continue
-        term = term_of(name)
-        of_key = not term and "." in name and rest and "=" not in rest[0] and rest[0][0] != "-"
-        values = [value] if equals else rest[:1] if of_key else _values(term, rest)
+        bare = name.lstrip("-")
+        own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
+        term = None if own else term_of(name)
+        values = [value] if equals else _values(rest, takes_path=own or (term is not None and "{}" in term.here))
         del rest[: 0 if equals else len(values)]
-        found.append(_of_other_program(verb, [token] if equals else [token, *values], term, values))
+        typed = [token] if equals else [token, *values]
+        found.append(of_other_program(verb, typed, term, values) if term else _no_option(verb, typed, values, own=own))
     return kept, found
 
 
-def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
+def is_own(verb: str, name: str, value: str) -> bool:
+    """Return whether a name is a key of the command, or a group that has a file of this value."""
+    key = declared(verb).get(name)
+    is_key = key is not None and not key.is_group and name not in BY_NAME
+    return is_key or (bool(re.fullmatch(r"\w+", value)) and (conf_dir() / name / f"{value}.yaml").is_file())
+
+
+def _values(rest: Sequence[str], *, takes_path: bool) -> list[str]:
     """Return the leading words that are an option's values: one, and numbers that follow it. A path is a value only if
     the option takes one; else it is the data folder, which other programs accept without an option."""
-    if not rest or "=" in rest[0] or re.match(r"-(?!\d)", rest[0]):
-        return []
-    if Path(rest[0]).exists() and (term is None or "{}" not in term.here):
+    if not rest or "=" in rest[0] or re.match(r"-(?!\d)", rest[0]) or (exists(rest[0]) and not takes_path):
         return []
     return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
 
 
-def _of_other_program(verb: str, typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
-    """Return the mistake of typing an option of another program. typed: its words, with its values."""
-    option = " ".join(typed)
-    name, equals, _ = typed[0].lstrip("-").partition("=")
-    if term is None and "." in name and (equals or values):  # a key of this program
-        fix = setting(f"{name}={','.join(values)}", aim="without dashes")
-        return Mistake(f"{option} is not an option", (name,), (fix,), typed=tuple(typed))
-    if term is None:
-        hint = "options are typed as KEY=VALUE; `--help` shows examples"
-        return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
+def _no_option(verb: str, typed: Sequence[str], values: Sequence[str], *, own: bool) -> Mistake:
+    """Return the mistake of dashes before the name of a key, as it is if it is the command's own, or misspelt. typed:
+    the words, with the values."""
+    what, name = f"{' '.join(typed)} is not an option", typed[0].lstrip("-").partition("=")[0]
+    is_flag = name in declared(verb) and declared(verb)[name].type is bool
+    value = ",".join(values) or ("true" if is_flag else "")
+    if own and value:
+        fix = setting(f"{name}={value}", aim="without dashes")
+        return Mistake(what, (name,), (fix,), typed=tuple(typed))
+    if fixes := near_keys(plain(name), read_by(verb), value or "VALUE"):
+        return Mistake(what, fixes=fixes, typed=tuple(typed))
+    return Mistake(what, hint="options are typed as KEY=VALUE; `--help` shows examples", typed=tuple(typed))
+
+
+def of_other_program(verb: str, typed: Sequence[str], term: Term, values: Sequence[str], key: str = "") -> Mistake:
+    """Return the mistake of typing an option of another program. typed: its words, with its values. key: its name if it
+    is typed as KEY=VALUE."""
+    option, keys = " ".join(typed), read_by(verb)
+    what, at, words = (
+        f"{key or option} is an option of another program",
+        (key,) * bool(key),
+        () if key else tuple(typed),
+    )
     value = values[0].replace("FREEPORT", "29500") if values else "VALUE"  # a word in the README of pytorch/examples
-    keys = read_by(verb)
     here, note = what_here(term, keys, value), term.note.replace("{}", value)
     if here.startswith("python "):
-        return Mistake(f"{option} is an option of another program", hint=f"run `{here}` ({note})", typed=tuple(typed))
-    if here not in (term.here, *term.values.values()):
+        return Mistake(what, at, hint=f"run `{here}` ({note})", typed=words)
+    if here not in (term.here, *term.values.values()) or (here and not term.here):  # the note says why there is nothing
         note = ""
-    options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
-    if unread := [key for key in map(key_of, options) if key in declared("train") and key not in keys]:
-        what = f"{option} is an option of another program, and {verb} has no use for {unread[-1]}"
-        return Mistake(what, fixes=(without(option),), typed=tuple(typed))
-    fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")
-    return Mistake(f"{option} is an option of another program", fixes=(fix,), typed=tuple(typed))
+    if key and here and here == term.here and "{}" not in here:  # amp=true for --amp
+        meant = FLAG.nearest(value) or value
+        here, note = ("", note) if meant == "false" else (here, note)
+        here = here if meant in ("true", "false") else f"{key_of(here.split()[-1])}={{}}"
+    options = [word.replace("{}", ",".join(values or [value]) if "[{}]" in word else value) for word in here.split()]
+    if unread := [each for each in map(key_of, options) if each in declared("train") and each not in keys]:
+        what += f", and {verb} has no use for {unread[-1]}"
+        return Mistake(what, at, fixes=(without_effect(key or option),), typed=words)
+    left = (key,) if key else () if options else (option,)
+    return Mistake(what, at, (Fix(tuple(options), left, f"({note})" if note else "", is_meant=True),), typed=words)

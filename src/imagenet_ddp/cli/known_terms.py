@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from imagenet_ddp.mistakes import key_of
+from imagenet_ddp.mistakes import Fix, key_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ TERMS = _read()
 BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root", "root": "data.root",
-        "images": "data.root", "exif": "data.exif_orientation"}  # fmt: skip
+        "images": "data.root", "source": "images", "export": "format", "exif": "data.exif_orientation"}  # fmt: skip
 SHORT = {"logger=tb": "tensorboard"}  # typed choice -> the one that is meant
 _SURE = (
     "predict calls an image not sure whose likeliest class has less than 50 %; for another limit, write the table "
@@ -81,22 +81,37 @@ def here(term: Term, keys: Container[str], value: str = "") -> str:
     return "out={}" if options == "hydra.run.dir={}" and "out" in keys else options
 
 
+def near_keys(key: str, keys: Iterable[str], value: str, more: str = "") -> tuple[Fix, ...]:
+    """Return the fix of a mistyped key, if one of the keys is close to it. more: what the question is followed by."""
+    close = [known for known in closest(key, keys) if known != key]
+    said = f"did you mean {' or '.join(close)}?{more}"
+    return tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
+
+
+def same(key: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys of the same letters as a mistyped one, or of the same name in another group."""
+    keys, last = _by_group(key, keys), key.lower().rpartition(".")[2]
+    letters = [known for known in keys if _letters(known) == _letters(key)]  # dataroot, data-root
+    return letters[:1] or [known for known in keys if known.rpartition(".")[2] == last][:2]
+
+
+def _by_group(key: str, keys: Iterable[str]) -> list[str]:
+    group = key.lower().partition(".")[0]
+    return sorted(keys, key=lambda known: known.partition(".")[0] != group)  # those of the same group first
+
+
 def closest(key: str, keys: Iterable[str]) -> list[str]:
     """Return the known keys closest to a mistyped one, best first; empty if none is close. keys: those that the command
     has a use for."""
+    keys = _by_group(key, keys)
+    if found := same(key, keys):
+        return found
     parent, _, last = key.lower().rpartition(".")
-    group = key.lower().partition(".")[0]
-    keys = sorted(keys, key=lambda known: known.partition(".")[0] != group)  # those of the same group first
-    if same := [known for known in keys if _letters(known) == _letters(key)]:  # dataroot, data-root
-        return same[:1]
-    if same := [known for known in keys if known.rpartition(".")[2] == last]:
-        return same[:2]
     term = BY_NAME.get(last)
-    meant = key_of(here(term, keys).split()[-1]) if term and term.here else NEAR.get(last)
-    if meant == "data.root" and meant not in keys:
-        meant = "images"
-    if meant in keys:
-        return [meant]
+    near = [NEAR.get(last, ""), key_of(here(term, keys).split()[-1]) if term and term.here else ""]
+    near = ["images" if each == "data.root" and each not in keys else each for each in near]
+    if found := [each for each in near if each in keys]:
+        return found[:1]
     # a key of another group must be nearer
     for place, least in ([known for known in keys if known.rpartition(".")[0] == parent], 0.7), (keys, 0.84):
         ends = {known.rpartition(".")[2]: known for known in reversed(place)}

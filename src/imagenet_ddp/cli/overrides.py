@@ -20,7 +20,7 @@ from imagenet_ddp.system.text import as_typed, without_secrets
 def quoted(option: str) -> str:
     """Return key=value with the quotes that Hydra's grammar requires around the value."""
     key, _, value = option.partition("=")
-    is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
+    is_plain = re.fullmatch(r"([\w./:%+@-]+( [\w./:%+@-]+)*)?", value, re.ASCII)
     return option if is_plain else f"{key}={QuotedString(value, Quote.double).with_quotes()}"
 
 

@@ -192,10 +192,13 @@ def _path_with_spaces(words: Sequence[str]) -> list[str]:
 
 def _text_with_spaces(words: Sequence[str], keys: Mapping[str, Key]) -> list[str]:
     """Return the leading words name=WORD WORD ..., or KEY=PATH WORD ... of a path that does not exist; [] if there are
-    none."""
+    none. A word that is a yes/no key belongs to no text."""
     key, _, value = words[0].partition("=")
-    more = itertools.takewhile(lambda word: not (re.search(r"^[-/~]|=|\.py$", word) or exists(word)), words[1:])
-    has_spaces = key == "name" or ("/" in value and key in keys and keys[key].type is str)
+    flags = {name for name, known in keys.items() if known.type is bool}
+    more = itertools.takewhile(
+        lambda word: not (re.search(r"^[-/~]|=|\.py$", word) or exists(word) or word in flags), words[1:]
+    )
+    has_spaces = key == "name" or ("/" in value and not exists(value) and key in keys and keys[key].type is str)
     return [words[0], *joined] if has_spaces and (joined := [*more]) else []
 
 

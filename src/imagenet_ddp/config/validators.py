@@ -60,12 +60,12 @@ WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def _number_in(value: Any, accepts: Callable[[Any], bool]) -> str | None:
-    """Return the accepted number that a value of another type probably means: 10 for ten, 10.0, [10,10] or 10x10, 0.2
-    for 20%."""
+    """Return the accepted number that a value of another type probably means: 10 for ten, 10.0, [10,10], (10, 10) or
+    10x10, 0.2 for 20%."""
     members = cast("list[Any]", value) if isinstance(value, list) else [value]
     value = members[0] if len({*map(str, members)}) == 1 else None
-    word = str(value).strip().lower()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(?:(%)|x\1)?", word, re.ASCII)
+    word = re.sub(r"[][()\s]", "", str(value).lower())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(?:(%)|[x,]\1)?", word, re.ASCII)
     meant = float(found[1]) if found else WORDS.index(word) if word in WORDS else None
     if meant is None or isinstance(value, bool):
         return None
