@@ -144,7 +144,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
             num_read = len(paths) - counts.unreadable
             counts.chosen, counts.lines = len(chosen), [*about(chosen, num_read, config), *next_step(chosen, config)]
         if output.kind == "html":
-            page = predictions_page(predictor, config.images, of_page, has_several=has_several)
+            page = predictions_page(predictor, config, of_page, has_several=has_several)
             output.stream.write(page.decode())
     return counts
 

@@ -13,10 +13,11 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import NearCopies
 from imagenet_ddp.curation.wrong_labels import KEEP, MOVE, REMOVE, is_keep
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.pages.thumbnails import JUDGED_SIDE, thumbnail
+from imagenet_ddp.pages.thumbnails import thumbnail
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 
-DECISIONS = "decisions.csv"  # which the page makes of all that is chosen on it
+DECISIONS = "decisions.csv"  # which a page makes of all that is chosen on it
+MOST_CLASSES = 30  # of which each may be chosen for an image; of more, those that are suggested
 
 
 class Urgency(IntEnum):
@@ -152,5 +153,5 @@ class Checked:
     def item(self, split: str, index: int, **more: Any) -> dict[str, Any]:
         """Return what the macros `gallery` and `groups` show of an image, with further values for their callers."""
         images = self.images[split]
-        known = {"uri": thumbnail(images, index, JUDGED_SIDE), "path": images.path(index), "split": split}
+        known = {"uri": thumbnail(images, index), "path": images.path(index), "split": split}
         return known | {"name": self.name(split, index), "label": self.label(split, index)} | more

@@ -3,12 +3,11 @@
 from functools import partial
 
 from imagenet_ddp.curation import wrong_labels as curation
-from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import MOST_CLASSES, Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import count_noun
 
 NAME = "wrong_labels"
 NUM_PICTURES = 96
-MOST_CLASSES = 30  # of which each may be chosen for an image; of more, the suggested one
 
 
 def wrong_labels(checked: Checked) -> Section | None:

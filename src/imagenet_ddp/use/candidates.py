@@ -1,6 +1,5 @@
 """Collect the predictions for images without labels, and list those that are worth labelling next."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,20 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.commands import PredictConfig
-from imagenet_ddp.config.schema.data import DataConfig, FolderData
 from imagenet_ddp.curation.label_next import choose
 from imagenet_ddp.curation.wrong_labels import MOVE
 from imagenet_ddp.data.contact_sheet import Line, draw_sheet, drawable, save_sheet
-from imagenet_ddp.data.sources.registry import implied
 from imagenet_ddp.system.table_files import format_of
 from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.use.labelling import can_label, relabel_line
 from imagenet_ddp.use.predictor import Predictor, Result
 
 # prepare=relabel reads suggested and decision, as in the lists of a check
 HEADER = ("rank", "path", "suggested", "probability", "why", "decision")
-_PLACE = ("train_dir", "val_dir", "val_fraction")  # keys that say where the class folders are
 BETWEEN = 0.3  # difference of the two highest probabilities below which both classes are named
 MOST_TILES = 256  # of the sheet
 
@@ -106,22 +102,15 @@ def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> lis
 
 def next_step(chosen: Sequence[Chosen], config: PredictConfig) -> list[str]:
     """Return what to do with the list, ending with the command."""
-    kind, data, folder = format_of(config.format, config.out), config.data, config.images
+    kind = format_of(config.format, config.out)
     if not config.out:
         return ["Hint: set out=FILE.csv for a list to write the classes into, and a sheet with the pictures."]
     if not chosen or kind == "jsonl":
         return []
-    if not (isinstance(data, FolderData) and data.labels == "one" and data.root and Path(data.root).is_dir()):
+    if not can_label(config):
         return ["Give those that show one of the classes their label, and add them to the training images."]
-    if not Path(folder).is_dir():
-        folder = os.path.commonpath([Path(each.path).parent for each in chosen]) or "."
-    bare = DataConfig.of(name=data.name, root=data.root)
-    own, usual, found = ({key: each[key] for key in _PLACE} for each in (data, bare, {**bare, **implied(bare)}))
-    more = [] if own == found else [f"data.{key}={value}" for key, value in own.items() if value != usual[key]]
     out = str(Path(config.out).with_suffix(".csv")) if kind == "xlsx" else config.out
-    kinds = [f"data={data.name}"] if data.name != "imagefolder" else []
-    options = [*kinds, f"data.root={data.root}", *more, f"unlabelled={folder}", f"decisions={out}"]
-    line = shell_line("prepare", ["prepare=relabel", *map(quoted, options)])
+    line = relabel_line(config, [each.path for each in chosen], out)
     save = f", and save the list as {out}" if kind == "xlsx" else ""
     how = f"Write the class of each image, or {MOVE} for the suggested one, into the column decision{save}."
     return [how, f"Then move those with a class into its folder: `{line}`"]

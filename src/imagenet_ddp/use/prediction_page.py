@@ -2,19 +2,27 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.exported.formats.check_model_file import PAGE
 from imagenet_ddp.pages.render import render
-from imagenet_ddp.pages.thumbnails import JUDGED_SIDE, thumbnail
+from imagenet_ddp.pages.thumbnails import thumbnail
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.sections.section import DECISIONS, MOST_CLASSES
+from imagenet_ddp.system.files import short_path
+from imagenet_ddp.system.table_files import as_text_cell, csv_line
 from imagenet_ddp.system.text import alphabetical
+from imagenet_ddp.use.labelling import can_label, relabel_line, train_again_line
 from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
@@ -27,13 +35,13 @@ LEAST_PICTURES = 6  # of a class
 
 def predictions_page(
     predictor: "Predictor",
-    images: str,
+    config: PredictConfig,
     found: Mapping[str, "Result"],
     *,
     has_several: bool,
 ) -> bytes:
-    """Return the page. images: the option of that name. found: path -> result. has_several: labels per image."""
-    paths, results = [*found], [*found.values()]
+    """Return the page. found: path -> result. has_several: labels per image."""
+    paths, results, images = [*found], [*found.values()], config.images
     doubtful, without, classes = list[int](), list[int](), defaultdict[str, list[int]](list)
     for number, result in enumerate(results):
         names = [predictor.labels[index] for index in sure_classes(result, has_several=has_several)]
@@ -48,20 +56,54 @@ def predictions_page(
     shown = sorted({number for _, numbers in rows for number in numbers[:most]})
     folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
     files = FileImages(Path(), Names.of(paths), np.zeros(len(paths), np.int64), predictor.read.reading)
-    uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number, JUDGED_SIDE), shown), strict=True))
+    uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number), shown), strict=True))
+    decides = can_label(config) and predictor.explain is not None  # an exported file cannot be trained
 
     def item(number: int) -> dict[str, Any]:
-        path, words = paths[number], in_words(results[number], predictor.labels, has_several=has_several)
-        return {"uri": uris[number], "path": path, "name": str(Path(path).relative_to(folder)), "label": words}
+        path, result = paths[number], results[number]
+        return {
+            "uri": uris[number], "path": path, "name": str(Path(path).relative_to(folder)),
+            "label": in_words(result, predictor.labels, has_several=has_several),
+            "choice": _choice(predictor, path, result) if decides else None,
+        }  # fmt: skip
 
     return render(TEMPLATE, {
         "marker": PAGE, "title": f"Predictions for {Path(images).name or images}", "name": images,
         "net": predictor.title, "total": len(paths), "num_doubtful": len(doubtful), "num_without": len(without),
-        "num_classes": len(classes), "has_known": predictor.threshold is not None, "has_several": has_several,
+        "num_strange": sum(result.is_known is False for result in results), "num_classes": len(classes),
+        "has_known": predictor.threshold is not None, "has_several": has_several,
         "sections": [(name, len(numbers), [item(number) for number in numbers[:most]]) for name, numbers in rows],
+        "next_steps": _next_steps(config, paths) if decides else [],
     })  # fmt: skip
 
 
 def _doubt(result: "Result") -> tuple[bool, float]:
     """Return what sorts the least sure first, and after those images that are unlike the training images."""
     return result.is_known is False, result.top[0][1] if result.top else 0.0
+
+
+def _choice(predictor: "Predictor", path: str, result: "Result") -> dict[str, Any]:
+    """Return what the macro `choose` shows of an image: the classes that it may get, the likeliest first."""
+    is_few = len(predictor.classes) <= MOST_CLASSES and not result.reason  # a reason: it cannot be read
+    every = range(len(predictor.classes) if is_few else 0)
+    order = dict.fromkeys([*(index for index, _ in result.top), *every])
+    words = {as_text_cell(predictor.classes[index]): f"move to {predictor.labels[index]}" for index in order}
+    return {"row": csv_line([path, "", "", ""]), "chosen": "", "words": words | {REMOVE: REMOVE}}
+
+
+def _next_steps(config: PredictConfig, paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Return how the net learns from these images, as (words, line to type)."""
+    decisions = str(Path(config.out or "").with_name(DECISIONS)) if config.out else DECISIONS
+    steps = [
+        ("Choose below the pictures what each shows: those that the net is not sure of, or is wrong about, teach it "
+         "most. Download decisions.csv with the button that then appears, put it into the folder of this page, and "
+         "move them into the class folders of the training images (undo=true takes it back)",
+         relabel_line(config, paths, decisions)),
+    ]  # fmt: skip
+    if config.checkpoint is None:
+        return steps
+    net = short_path(CheckpointStore.run_dir_of(Path(config.checkpoint)) or Path(config.checkpoint))
+    options = [quoted(f"checkpoint={net}"), quoted(f"images={config.images}"), "label_next=50", "out=next.csv"]
+    steps.append(("Then train again, from this net", train_again_line(config, net)))
+    steps.append(("Of many images, list those that are worth labelling", shell_line("predict", options)))
+    return steps
