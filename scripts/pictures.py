@@ -34,9 +34,8 @@ header h1 { margin-bottom: 16px; } section { margin: 0; padding: 8px 0 0; border
 """
 # Of the page of predict: the pictures, with two classes side by side.
 RESULT = """
-nav, footer, .name, .note, .figures { display: none; }
-main { display: grid; grid-template-columns: 1fr 1fr; column-gap: 1.5em; }
-main > section { padding: 32px 0 0 !important; border: 0; margin: 0; } .gallery { grid-template-columns: 1fr; }
+nav, footer, .name, .note, .figures, select, #next { display: none !important; }
+.parts { grid-template-columns: 1fr 1fr; column-gap: 1.5em; } .gallery { grid-template-columns: 1fr; }
 """
 # Of the page of a run: its head, without the time, which depends on the machine, and the class recognised worst.
 REPORT = """

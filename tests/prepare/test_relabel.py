@@ -720,6 +720,13 @@ def test_refusals(options: tuple[str, ...], said: str):
     assert any(said in message for message in refused(*options))
 
 
+def test_a_refusal_does_not_offer_the_word_that_it_refuses():
+    """A list without suggestions, such as quality.csv, has no class to move an image to."""
+    Path("list.csv").write_text("path,decision\npets/train/chat/1.jpg,move\n", "utf-8")
+    [message] = refused(*FOLDER)
+    assert "decision must be keep, remove or the name of one class, but is not in 1 row: row 2 (move)" in message
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [("path,label\na,b\n", "must have the columns path and decision, but has no decision"),

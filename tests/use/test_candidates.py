@@ -38,7 +38,9 @@ def test_strangers_come_last():
     assert [each.is_known for each in found] == [True, True, False, False]
     assert {each.why for each in found[2:]} == {"unlike the training images"}
     assert {(each.suggested, each.label) for each in found} == {("n2", "dog")}
-    assert about(found, 4, config()) == ["At the end of the list, 2 are unlike the training images."]
+    assert about(found, 4, config()) == [
+        "At the end of the list, 2 are unlike the training images, however sure the net is of them."
+    ]
     assert about(chosen(None, None), 2, config(label_next=2)) == []
 
 

@@ -182,12 +182,12 @@ def match(
             wanted.append(Wanted(images, index, target, label or "", home.folder))
     notes = [f"{'1 row is about an image' if number == 1 else f'{number:,} rows are about images'} that {where}: "
              f"nothing is done for {'it' if number == 1 else 'them'}" for where, number in skipped.items()]  # fmt: skip
+    move = "move (to the suggested class), " if any(each.suggested for each in decisions) else ""
     return Decided(wanted, num_kept, num_made, notes), [
         *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if others else ''}, but does "
                       "not", gone,
                       f"correct those rows, clear their decision{'' if others else f', or {labels.to_add}'}"),
-        *rows_message(f"{file}: decision must be keep, move (to the suggested class), remove or the name of one "
-                      "class, but is not", unknown,
+        *rows_message(f"{file}: decision must be keep, {move}remove or the name of one class, but is not", unknown,
                       f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
         *rows_message(f"{file}: an image of each group must stay, but all are removed",

@@ -95,8 +95,8 @@ def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> lis
         others = f"near-copies are left out ({count_noun(rest, 'image')})" if rest else "no others can be read"
         lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
     if num_strange := sum(each.is_known is False for each in chosen):
-        are = "one is" if num_strange == 1 else f"{num_strange:,} are"
-        lines.append(f"At the end of the list, {are} unlike the training images.")
+        are, them = ("one is", "it") if num_strange == 1 else (f"{num_strange:,} are", "them")
+        lines.append(f"At the end of the list, {are} unlike the training images, however sure the net is of {them}.")
     return lines
 
 
