@@ -5,7 +5,7 @@ for (const line of document.querySelectorAll("code.line")) {
   button.addEventListener("click", () => navigator.clipboard.writeText(text).then(
     () => { button.textContent = "Copied"; }, () => getSelection().selectAllChildren(line),
   ));
-  line.append(button);
+  line.prepend(button);
 }
 
 // The choices below the pictures become a list for prepare=relabel. Moving or removing an image counts wherever it is

@@ -20,6 +20,7 @@ from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.report.verdict import Verdict
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import unused
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
@@ -89,16 +90,17 @@ def _on_new_images(old: Path, new: Path) -> str:
 def _more_images(old: Path, new: Path) -> list[tuple[str, str]]:
     """Return the lines that compare two nets on further images, each after words about it. old, new: run folders, or
     checkpoints."""
+    folders = [str(unused(Path(name))) for name in ("old_test", "new_test")]
     evaluate = (
         shell_line("evaluate", [quoted(f"checkpoint={model}"), "data.root=TEST", f"hydra.run.dir={name}"])
-        for model, name in ((old, "old_test"), (new, "new_test"))
+        for model, name in zip((old, new), folders, strict=True)
     )
     words = (
         "To know more, put photographs that neither net has seen into TEST/<class>/, and evaluate the old net on them",
         "The new net on the same",
         "And compare the two",
     )
-    return list(zip(words, (*evaluate, shell_line("report", ["old_test", "new_test"])), strict=True))
+    return list(zip(words, (*evaluate, shell_line("report", folders)), strict=True))
 
 
 def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
