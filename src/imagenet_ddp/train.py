@@ -12,7 +12,7 @@ from imagenet_ddp.config.figures import best_metric
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import sweep
-from imagenet_ddp.launch.job import after_stop, decide, say_continue
+from imagenet_ddp.launch.job import after_loss, after_stop, decide
 from imagenet_ddp.launch.processes import LEAVE_S, begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_sweep import expand_resume
 from imagenet_ddp.runs import folder
@@ -65,7 +65,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         if job.has_new_folder:
             folder.remove_refused(job.run_dir, error)
         if isinstance(error, WorkersFailedError) and error.reason:
-            say_continue(job, place)
+            after_loss(job, place, os.environ)
         elif isinstance(error, SignalExit) and commands is None:
             after_stop(job, place, error.exit_code - 128, os.environ)
         raise

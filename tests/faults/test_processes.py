@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, clean_environ
-from faults.trainings import QUIET, assert_same, begin, command, end, family, largest, resume, short, told
+from conftest import PROBES, SMALL, clean_environ
+from faults.trainings import QUIET, SLOW, assert_same, begin, command, end, family, largest, resume, short, told
 from helpers.forked_commands import Command
+from helpers.ports import free_port
 from helpers.train_runs import wait_for
 
 
@@ -26,6 +27,33 @@ def test_killed_rank(tree: Path, tmp_path: Path) -> None:
     assert " is gone: its process, or its machine, no longer answers" in ended.err
     line = ended.err.partition("Continue with: python -m imagenet_ddp.train ")[2].splitlines()[0]
     assert command("train", *shlex.split(line), folder=tmp_path).returncode == 0
+
+
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("more", [{}, {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "1"}])
+def test_killed_rank_of_a_launcher(more: dict[str, str], tree: Path, tmp_path: Path) -> None:
+    """One command per rank, as torchrun and srun start them: the other rank says how to continue, unless its launcher
+    starts both again."""
+    port = free_port()
+    ranks = [
+        Command(
+            "imagenet_ddp.train", *short(tree, "trainer.devices=auto"), *SLOW, "hydra.run.dir=r", folder=tmp_path,
+            environment=clean_environ(
+                PYTHONPATH=PROBES, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **more,
+            ),
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, ranks[0])
+    ranks[1].kill()
+    ranks[1].wait(5)
+    assert ranks[0].wait(60) == 1
+    assert "ends because rank 1 is gone" in ranks[0].err
+    _, said, line = ranks[0].err.partition("Continue with: python -m imagenet_ddp.train ")
+    assert bool(said) == (not more)
+    if said:
+        assert command("train", *shlex.split(line.splitlines()[0]), folder=tmp_path).returncode == 0
 
 
 @pytest.mark.slow

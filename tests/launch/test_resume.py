@@ -23,7 +23,7 @@ from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.launch.job import Job, after_stop
+from imagenet_ddp.launch.job import Job, after_loss, after_stop
 from imagenet_ddp.launch.resume import Earlier, changes, find_earlier, is_finished, way_to_continue
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import new_folder
@@ -181,6 +181,11 @@ def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path, scontrol: Any, c
     assert not after_stop(Job(RunConfig(), tmp_path), Place(), signal.SIGUSR2, {"SLURM_JOB_ID": "7"})
     assert "does not requeue job 7: Job is held.\nContinue with: " in capsys.readouterr().err
     assert not after_stop(Job(RunConfig(), tmp_path), Place(), signal.SIGUSR2, {})
+    capsys.readouterr()
+    for restarts in (1, 0):  # the rank of a node that failed, for which SLURM has requeued the job or has not
+        scontrol(f"JobId=7 JobState=RUNNING Restarts={restarts}")
+        after_loss(Job(RunConfig(), tmp_path), Place(), {"SLURM_JOB_ID": "7"})
+        assert ("Continue with: " in capsys.readouterr().err) == (restarts == 0)
 
 
 # ---- checkpoints on another disk -----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class FailureWatch:
         self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True
         self.failed: str | None = None  # the first failure, of this rank or of another rank
         self.code = 1  # exit code for that failure
+        self.when_lost: Callable[[], object] = lambda: None  # what else is said where another rank is gone
         watched = {0: range(1, meeting.size), 1: [0]}.get(self._rank, [])
         # rank -> (beats, how often they were the same)
         self._beats: dict[int, tuple[int, int]] = dict.fromkeys(watched, (0, 0))
@@ -156,6 +157,8 @@ class FailureWatch:
         """Exit, with a message that names the rank whose failure is the cause."""
         failed = self.failed or ""
         say_once(f"rank {self._rank} ends because {failed}", about=failed)
+        if failed.endswith(GONE):
+            run_bounded(self.when_lost, BEAT_S * 4)  # it may look at a disk that does not answer, either
         exit_at_once(LOST if self._is_worker and failed.endswith(GONE) else self.code)
 
 

@@ -19,6 +19,7 @@ from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.launchers.detect import restarts_left
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.resume import (
@@ -36,6 +37,7 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.say_once import say_once
 
 T = TypeVar("T", bound=CommonConfig)
 
@@ -89,11 +91,17 @@ def after_stop(job: Job, place: Place, signal_number: int, environ: Mapping[str,
     return False
 
 
+def after_loss(job: Job, place: Place, environ: Mapping[str, str]) -> None:
+    """Say how to continue a run that has lost a rank, unless its launcher starts it again."""
+    if not (restarts_left(environ) or slurm.has_requeued(environ)):
+        say_continue(job, place)
+
+
 def say_continue(job: Job, place: Place) -> None:
     """Print the command that continues a run that has ended early, if it has saved. For a sweep, one command
     continues all jobs (stored_sweep.py)."""
     if isinstance(job.config, RunConfig) and not job.in_sweep and CheckpointStore.of_run(job.run_dir).files():
-        print_message(f"Continue with: {continue_command(job, place)}", whole=True)
+        say_once(f"Continue with: {continue_command(job, place)}", partial(print_message, whole=True))
 
 
 def continue_command(job: Job, place: Place) -> str:

@@ -6,12 +6,13 @@ import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError, RunError, SharedError
-from imagenet_ddp.launch.job import Job, after_stop
+from imagenet_ddp.launch.job import Job, after_loss, after_stop
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
 from imagenet_ddp.system import console
@@ -78,6 +79,8 @@ def met_ranks(
 
             if world is None:
                 world = meet_ranks(place, config, facts)
+        if world.watch is not None and job is not None and not place.is_worker:
+            world.watch.when_lost = partial(after_loss, job, place, os.environ)
         yield world
         world.leave()
     except (ConfigError, SignalExit) as error:

@@ -256,6 +256,12 @@ def with_known_host(found: Place, environ: Mapping[str, str]) -> Place:
     return found
 
 
+def restarts_left(environ: Mapping[str, str]) -> bool:
+    """Return whether torchrun --max-restarts starts this job again after a failure."""
+    done, most = (environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return done.isdecimal() and most.isdecimal() and int(done) < int(most)
+
+
 def restarted(environ: Mapping[str, str]) -> bool:
     """Return whether torchrun --max-restarts or a SLURM requeue has restarted this job."""
     names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
