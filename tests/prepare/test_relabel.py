@@ -397,8 +397,8 @@ def test_every_mistake_at_once():
     text = "\n".join(refused(*FOLDER))
     for part in (
         "path must name an image of the data, but does not in 1 row: row 2 (pets/train/chat/gone.jpg)",
-        "but is not in 3 rows: row 3 (dgo, close to dog), row 8 (move), row 10 (Delete, close to "
-        "remove). Hint: the classes are chat, dog, été",
+        "but is not in 3 rows: row 3 (dgo, close to dog), row 8 (move, but wolf is no class), row 10 "
+        "(Delete, close to remove). Hint: the classes are chat, dog, été",
         "an image must have one decision, but has two in 1 row: row 6 (pets/train/chat/../chat/2024/a b.jpg, as row 5)",
         "label must be that of the image, but is not in 1 row: row 7 (pets/train/dog/2.jpg has dog)",
         "nothing is overwritten, but 1 is there already: train/dog/2-chat.jpg",
@@ -629,7 +629,11 @@ def test_no_image_is_removed_into_the_unlabelled_ones(inbox: dict[str, str]):
 def test_an_image_without_a_label_cannot_keep_it(inbox: dict[str, str]):
     decide(("inbox/a.jpg", "", "dog", "keep"), ("inbox/b.jpg", "", "dog", "yes"))
     [message] = refused(*INBOX)
-    assert "in 2 rows: row 2 (keep), row 3 (yes, close to move)" in message
+    assert "decision must be move (to the suggested class), remove or the name of one class" in message
+    assert "in 2 rows: row 2 (keep, but it has no label), row 3 (yes, close to move)" in message
+    decide(("inbox/a.jpg", "", "dog", ""))
+    [message] = refused(*INBOX)
+    assert message.endswith("Hint: write move (to the suggested class), remove or the name of another class.")
 
 
 def test_a_class_that_is_called_move():
@@ -724,7 +728,20 @@ def test_a_refusal_does_not_offer_the_word_that_it_refuses():
     """A list without suggestions, such as quality.csv, has no class to move an image to."""
     Path("list.csv").write_text("path,decision\npets/train/chat/1.jpg,move\n", "utf-8")
     [message] = refused(*FOLDER)
-    assert "decision must be keep, remove or the name of one class, but is not in 1 row: row 2 (move)" in message
+    words = "decision must be keep, remove or the name of one class, but is not"
+    assert f"{words} in 1 row: row 2 (move, but no class is suggested)" in message
+    decide(("pets/train/chat/1.jpg", "chat", "", "move"), ("pets/train/dog/1.jpg", "dog", "chat", "mvoe"))
+    [message] = refused(*FOLDER)  # where one row may have what another may not
+    assert "keep, move (to the suggested class), remove or" in message
+    assert "in 2 rows: row 2 (move, but no class is suggested), row 3 (mvoe, close to move)" in message
+    rows = [f"pets/train/{name}/{number}.jpg,{name}" for name in ("chat", "dog") for number in (1, 2)]
+    Path("pets.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    Path("list.csv").write_text("path,decision\npets/train/chat/1.jpg,\n", "utf-8")
+    [message] = refused(*TABLE)  # of which no image can be removed
+    assert message.endswith("Hint: write keep or the name of another class.")
+    Path("list.csv").write_text("path,decision\npets/train/chat/1.jpg,rm\n", "utf-8")
+    [message] = refused(*TABLE)
+    assert "decision must be keep or the name of one class, but is not in 1 row: row 2 (rm)" in message
 
 
 @pytest.mark.parametrize(

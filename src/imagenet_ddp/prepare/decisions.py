@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,6 +22,7 @@ from imagenet_ddp.system.text import as_in_tables, class_list, count_noun, print
 
 COLUMNS = ("path", "label", "suggested", "group", "list", "decision")
 NEEDED = ("path", "decision")
+WORDS = (KEEP, MOVE, REMOVE)
 # what people mean by other words
 OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"), REMOVE) | {"yes": MOVE, "y": MOVE}
 
@@ -44,15 +45,22 @@ class Decision:
         """Return the class that the image shall have, "" if it shall be removed, None if the text has no meaning, or
         two. label: its class now."""
         word = self.text.casefold()
-        is_reserved = word in (KEEP, MOVE, REMOVE)
+        is_reserved = word in WORDS
         named = {self.text} & {*classes} or {each for each in classes if each.casefold() == word and not is_reserved}
         meanings = {*named, *([label] if word == KEEP else []), *([self.suggested] if word == MOVE else [])}
         meanings = (meanings & {*classes}) | ({""} if word == REMOVE else set())
         return meanings.pop() if len(meanings) == 1 else None
 
 
-def read_decisions(file: Path) -> list[Decision]:
-    """Return the rows with a decision. Raises ConfigError."""
+def _may_be(offered: Collection[str], name: str) -> str:
+    """Return what a decision may be, in words. offered: of keep, move and remove. name: words for that of a class."""
+    words = [f"{MOVE} (to the suggested class)" if word == MOVE else word for word in WORDS if word in offered]
+    return f"{', '.join(words)} or {name}" if words else name
+
+
+def read_decisions(file: Path, *, can_keep: bool = True, can_remove: bool = True) -> list[Decision]:
+    """Return the rows with a decision. can_keep, can_remove: whether the images have labels, and can be removed. Raises
+    ConfigError."""
     cells = read_cells(file, {name: name for name in COLUMNS}, "decisions")
     if missing := [name for name in NEEDED if name not in cells.columns]:
         what = (
@@ -75,9 +83,9 @@ def read_decisions(file: Path) -> list[Decision]:
     ]
     if not found:
         what = f"{file} must have a decision in at least one row, but its column decision is empty"
-        move = "move (to the suggested class), " if "suggested" in cells.columns else ""
-        hint = f"write keep, {move}remove or the name of another class"
-        raise ConfigError(Mistake(what, ("decisions",), hint=hint))
+        can = {KEEP: can_keep, MOVE: "suggested" in cells.columns, REMOVE: can_remove}
+        words = _may_be([word for word in WORDS if can[word]], "the name of another class")
+        raise ConfigError(Mistake(what, ("decisions",), hint=f"write {words}"))
     return found
 
 
@@ -145,6 +153,7 @@ def match(
 
     gone, unknown, stale, redone, several, anew = (list[tuple[int, str]]() for _ in range(6))
     first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
+    offered = set[str]()  # what the rows without a meaning may have
     wanted, num_kept, num_made, skipped = list[Wanted](), 0, 0, Counter[str]()
     for each, of_row in zip(decisions, keys, strict=True):
         key = next((key for key in of_row if key in changes or key in places), None)
@@ -162,7 +171,10 @@ def match(
         if change is not None and images is not None and change.image == change.before:  # which was moved from there
             anew.append((each.number, each.path))
         elif target is None:
-            unknown.append((each.number, each.text + _close_to(each.text, source.classes)))
+            can = {KEEP: bool(label), MOVE: each.suggested in source.classes, REMOVE: labels.can_remove}
+            words = [word for word in WORDS if can[word]]
+            unknown.append((each.number, each.text + _why(each, words, source.classes)))
+            offered.update(words)
         elif first.setdefault(key, (each.number, target))[1] != target:
             several.append((each.number, f"{each.path}, as row {first[key][0]}"))
         elif first[key][0] != each.number:
@@ -182,12 +194,11 @@ def match(
             wanted.append(Wanted(images, index, target, label or "", home.folder))
     notes = [f"{'1 row is about an image' if number == 1 else f'{number:,} rows are about images'} that {where}: "
              f"nothing is done for {'it' if number == 1 else 'them'}" for where, number in skipped.items()]  # fmt: skip
-    move = "move (to the suggested class), " if any(each.suggested for each in decisions) else ""
     return Decided(wanted, num_kept, num_made, notes), [
         *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if others else ''}, but does "
                       "not", gone,
                       f"correct those rows, clear their decision{'' if others else f', or {labels.to_add}'}"),
-        *rows_message(f"{file}: decision must be keep, {move}remove or the name of one class, but is not", unknown,
+        *rows_message(f"{file}: decision must be {_may_be(offered, 'the name of one class')}, but is not", unknown,
                       f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
         *rows_message(f"{file}: an image of each group must stay, but all are removed",
@@ -217,12 +228,17 @@ def _lost(decisions: Sequence[Decision], keys: Sequence[Sequence[str]], removed:
     ]
 
 
-def _close_to(text: str, classes: Sequence[str]) -> str:
-    """Return ", close to" and the decision that may be meant by a text without a meaning, or ""."""
-    word, words = text.casefold(), (KEEP, MOVE, REMOVE)
-    if word in OTHER_WORDS:
-        return f", close to {OTHER_WORDS[word]}"
-    close = [] if word in words else get_close_matches(text, [*classes, *words], 1)
+def _why(decision: Decision, offered: Sequence[str], classes: Sequence[str]) -> str:
+    """Return why a decision has no meaning, or what is close to it; "" if nothing is. offered: the words that its row
+    may have beside a class."""
+    text = decision.text
+    word = text.casefold()
+    if word in WORDS:
+        needs = f"{decision.suggested} is no class" if decision.suggested else "no class is suggested"
+        return ", which is a class, too" if word in offered else f", but {needs if word == MOVE else 'it has no label'}"
+    if (other := OTHER_WORDS.get(word)) in offered:
+        return f", close to {other}"
+    close = get_close_matches(text, [*classes, *offered], 1)
     return f", close to {close[0]}" if close else ""
 
 

@@ -44,10 +44,12 @@ class Wanted(NamedTuple):
 
 
 class Labels:
-    """Where the labels of a data set are stored. kind: words for it. to_add, to_name: what to do about images that are
-    not of the data, and about a further class. base: folder of the images' paths in a Change."""
+    """Where the labels of a data set are stored. kind: words for it. can_remove: whether images can be removed. to_add,
+    to_name: what to do about images that are not of the data, and about a further class. base: folder of the images'
+    paths in a Change."""
 
     kind: str
+    can_remove = True
     to_add: str
     to_name: str
     base: Path

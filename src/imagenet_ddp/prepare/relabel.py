@@ -98,7 +98,8 @@ def _apply(
     unlabelled: FileImages | None,
 ) -> None:
     """Write the changes to the record, then make them. by_others: as in match."""
-    decided, mistakes = match(file, read_decisions(file), source, labels, record.changes, by_others, unlabelled)
+    decisions = read_decisions(file, can_keep=unlabelled is None, can_remove=labels.can_remove)
+    decided, mistakes = match(file, decisions, source, labels, record.changes, by_others, unlabelled)
     changes, more = labels.plan(decided.wanted, [*record.changes, *itertools.chain(*by_others.values())])
     if mistakes or more:
         raise ConfigError([*mistakes, *more])

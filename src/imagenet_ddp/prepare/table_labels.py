@@ -17,6 +17,7 @@ class TableLabels(Labels):
     """Labels that are a column of a CSV file. data: of the table."""
 
     kind = "a table"
+    can_remove = False
     to_add = "add a row to the table for each image without a label"
     to_name = "write a further class into the table"
 
