@@ -120,6 +120,42 @@ def test_the_accuracy_decides_which_net_to_keep_else_the_loss(
     assert Verdict((old, new), list(losses), (sure, sure), is_same=True).advice == "Keep either."
 
 
+def test_the_losses_of_few_images_decide_nothing():
+    for number in (1, 2, 5, 19):
+        right, sure = np.ones(number, bool), np.full(number, 0.9)
+        losses = np.full(number, 0.5), np.full(number, 0.4) + 1e-9 * np.arange(number)
+        assert not Verdict((right, right), losses, (sure, sure), is_same=False).kept
+
+
+def test_a_corrected_label_counts_for_both_nets_and_a_class_that_the_old_net_does_not_know_for_none(
+    run: Run, tmp_path: Path
+):
+    write_images(tmp_path / "a", {"cat": 30, "dog": 30, "pig": 10})
+    paths = [f"a/{name}/{number:03}.jpg" for name, most in (("cat", 30), ("dog", 30), ("pig", 10))
+             for number in range(most)]  # fmt: skip
+    before = np.array([0] * 25 + [1] * 45)  # five cats, and all pigs, were called dogs
+    new = np.array([0] * 30 + [1] * 30 + [2] * 10)
+    guess = np.array([0] * 30 + [1] * 40)
+    write_evaluation(tmp_path / "one", probabilities(list(guess)), before, CLASSES, paths=paths)
+    write_evaluation(tmp_path / "two", np.eye(3)[guess] * 0.85 + 0.05, new, [*CLASSES, "pig"], paths=paths)
+    lines = run("report", "one", "two", "out=both", code=0).stdout.splitlines()
+    assert lines[0].startswith("On 60 images ")
+    assert lines[0].endswith("(left out: 10 images of classes that the old net does not know).")
+    assert "Mean loss of the 55 whose label has not changed 0.1054, was 0.1054; " in lines[1], "0.9 for the true class"
+    assert "keep either" in lines[2]
+    assert "5 images had another label" in (tmp_path / "both/comparison.html").read_text()
+
+
+def test_a_net_that_may_know_the_images_by_heart_is_kept_only_if_it_does_not(run: Run, tmp_path: Path):
+    write_images(tmp_path / "a", {"cat": 60})
+    paths = [f"a/cat/{number:03}.jpg" for number in range(60)]
+    for name, wrong in (("one", 30), ("two", 0)):
+        guess = [1] * wrong + [0] * (60 - wrong)
+        write_evaluation(tmp_path / name, probabilities(guess), np.zeros(60, int), CLASSES, paths=paths)
+    advice = run("report", "one", "two", "out=both", code=0).stdout.splitlines()[2]
+    assert "Keep the new net" in advice and advice.endswith("This holds if that net was not trained on these images.")
+
+
 def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path):
     write_images(tmp_path / "a", {"cat": 2, "dog": 2})
     for name, folder in (("one", "cat"), ("two", "dog")):

@@ -38,13 +38,14 @@ NUM_PICTURES = 60  # per gallery
 @dataclass(frozen=True)
 class Pairs:
     """The N images that count. old, new: int64 (N,), their rows in the predictions of each net. num_trained: of the
-    images in both evaluations, those left out because a net was trained on them. num_single: images in only one.
-    unknown: names of the nets that do not say which images they were trained on. same_weights: the two are one
-    net."""
+    images in both evaluations, those left out because a net was trained on them. num_foreign: because the old net does
+    not know their class. num_single: images in only one. unknown: names of the nets that do not say which images they
+    were trained on. same_weights: the two are one net."""
 
     old: np.ndarray
     new: np.ndarray
     num_trained: int
+    num_foreign: int
     num_single: int
     unknown: list[str]
     same_weights: bool
@@ -117,12 +118,13 @@ def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
     is_file = common != np.uint64(NO_KEY)
     is_trained = np.isin(common, trained) & is_file
     num_single = sum(len(np.unique(each[each != np.uint64(NO_KEY)])) - int(is_file.sum()) for each in keys)
-    counts = is_file & ~is_trained
+    is_foreign = ~np.isin(_labels(new, in_new), np.array(old.classes, dtype=object)) & is_file & ~is_trained
+    counts = is_file & ~is_trained & ~is_foreign
     order = np.argsort(in_new[counts])
     same = bool(nets[0]) and nets[0].keys() == nets[1].keys()
     same = same and all(nets[0][name].equal(nets[1][name]) for name in nets[0])
     rows = in_old[counts][order], in_new[counts][order]
-    return Pairs(*rows, int(is_trained.sum()), num_single, unknown, same)
+    return Pairs(*rows, int(is_trained.sum()), int(is_foreign.sum()), num_single, unknown, same)
 
 
 def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
@@ -140,6 +142,8 @@ def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
 
 def _left_out(pairs: Pairs) -> str:
     parts = [f"{count_noun(pairs.num_trained, 'image')} that one of them was trained on"] if pairs.num_trained else []
+    foreign = f"{count_noun(pairs.num_foreign, 'image')} of classes that the old net does not know"
+    parts += [foreign] if pairs.num_foreign else []
     parts += [f"{count_noun(pairs.num_single, 'image')} that only one was evaluated on"] if pairs.num_single else []
     return f" (left out: {' and '.join(parts)})" if parts else ""
 
@@ -148,17 +152,21 @@ def _page(
     names: tuple[str, str], old: Predictions, new: Predictions, pairs: Pairs
 ) -> tuple[list[str], dict[str, bytes]]:
     total = len(pairs.old)
-    label = np.array(new.classes, dtype=object)[new.target[pairs.new]]  # labels may have been corrected since
+    label = _labels(new, pairs.new)  # which may have been corrected since
+    as_before = _labels(old, pairs.old) == label
     right = [_predicted(each, rows) == label for each, rows in ((old, pairs.old), (new, pairs.new))]
     is_mended, is_spoiled = ~right[0] & right[1], right[0] & ~right[1]
     num_right = [int(each.sum()) for each in right]
-    losses, confidence = (
-        [values[rows] for values, rows in zip(of_both, (pairs.old, pairs.new), strict=True)]
-        for of_both in ((old.loss, new.loss), (old.confidence, new.confidence))
-    )
+    losses = (
+        old.loss[pairs.old][as_before],
+        new.loss[pairs.new][as_before],
+    )  # a loss is that of the label it was made with
+    confidence = old.confidence[pairs.old], new.confidence[pairs.new]
     verdict = Verdict(right, losses, confidence, pairs.same_weights)
     difference, ends = f"{100 * verdict.difference:+.1f}", " to ".join(f"{100 * end:+.1f}" for end in verdict.ends)
     accuracies = [f"{percent(num / total, 1)} ({interval_words(num, total)})" for num in num_right]
+    kept = {"old": names[0], "new": names[1]}.get(verdict.kept)
+    doubt = kept is not None and printable(kept) in pairs.unknown
     only = [_only(new, old), _only(old, new)]
     known = [f"{which} knows {shorten_list(each)}." for which, each in _known(only)]
     lines = [
@@ -166,7 +174,8 @@ def _page(
         f"new {accuracies[1]}{_left_out(pairs)}.",
         f"Difference {difference} points ({ends}): {verdict.words}. Newly right: {is_mended.sum():,}, "
         f"newly wrong: {is_spoiled.sum():,}. {verdict.probabilities}",
-        f"{'Of the classes that both know: ' if known else ''}{verdict.advice}",
+        f"{'Of the classes that both know: ' if known else ''}{verdict.advice}"
+        f"{' This holds if that net was not trained on these images.' * doubt}",
         *known,
     ]
     steps = _next_steps(old, new, verdict)
@@ -186,7 +195,7 @@ def _page(
             for which, num in zip(("old", "new"), num_right, strict=True)
         ],
         "difference": difference, "ends": ends, "lines": lines, "next_steps": steps, "unknown": pairs.unknown,
-        "num_relabelled": int((np.array(old.classes, dtype=object)[old.target[pairs.old]] != label).sum()),
+        "num_relabelled": int((~as_before).sum()),
         "num_mended": int(is_mended.sum()), "num_spoiled": int(is_spoiled.sum()), "reason": pictures.reason,
         "classes": _classes(label, right, dict(zip(new.classes, new.labels, strict=True))),
         **{name: [item(number) for number in rows] for name, rows in changed.items()},
@@ -210,6 +219,11 @@ def _but_not_trained(pairs: Pairs) -> str:
     if not pairs.unknown:
         return " and neither was trained on"
     return f" ({' and '.join(pairs.unknown)} may have been trained on them: its checkpoint does not say)"
+
+
+def _labels(found: Predictions, rows: np.ndarray) -> np.ndarray:
+    """Return the names of the classes of the images."""
+    return np.array(found.classes, dtype=object)[found.target[rows]]
 
 
 def _predicted(found: Predictions, rows: np.ndarray) -> np.ndarray:

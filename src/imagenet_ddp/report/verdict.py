@@ -1,5 +1,6 @@
 """Say which of two nets to keep, from their predictions for the same images."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,13 @@ from imagenet_ddp.report.error_analysis import calibration_bins, calibration_err
 from imagenet_ddp.system.text import format_loss, percent
 
 BEYOND_CHANCE = 1.96  # standard errors
+LEAST = 20  # images; the standard error of fewer losses is itself a guess, and that of one is 0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """right, losses, confidence: of the old and the new net, (N,) each. is_same: the two have the same weights."""
+    """right, confidence: of the old and the new net, (N,) each. losses: of those whose label has not changed, (M,).
+    is_same: the two have the same weights."""
 
     right: Sequence[np.ndarray]
     losses: Sequence[np.ndarray]
@@ -55,10 +58,12 @@ class Verdict:
     @property
     def probabilities(self) -> str:
         """Return how well the probabilities of both fit."""
-        old, new = (format_loss(float(each.mean())) for each in self.losses)
+        old, new = (format_loss(float(each.mean()) if len(each) else math.nan) for each in self.losses)
+        num_kept = len(self.losses[0])
+        some = f" of the {num_kept:,} whose label has not changed" if num_kept < len(self.right[0]) else ""
         errors = (calibration_error(calibration_bins(*each)) for each in zip(self.confidence, self.right, strict=True))
         old_error, new_error = (percent(each) for each in errors)
-        return f"Mean loss {new}, was {old}; calibration error {new_error}, was {old_error}."
+        return f"Mean loss{some} {new}, was {old}; calibration error {new_error}, was {old_error}."
 
     @cached_property
     def kept(self) -> str:
@@ -68,7 +73,7 @@ class Verdict:
         if not self.is_open:
             return "new" if self.ends[0] > 0 else "old"
         change = self.losses[1] - self.losses[0]
-        if not abs(change.mean()) > BEYOND_CHANCE * change.std() / len(change) ** 0.5:  # NaN is not greater
+        if len(change) < LEAST or not abs(change.mean()) > BEYOND_CHANCE * change.std() / len(change) ** 0.5:
             return ""
         return "new" if change.mean() < 0 else "old"
 
