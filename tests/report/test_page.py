@@ -240,9 +240,15 @@ def test_the_accuracy_of_a_check_stands_beside_that_of_the_net(
     write_pass(listed, paths)
     assert "A check judges the labels" in said_of_check()[0]
     run.summary["expected"] = {"top1": top1, "num_images": 400}
-    assert said_of_check()[0].startswith("The training itself expects ") and said in said_of_check()[0]
+    expects, judges = said_of_check()
+    assert expects.startswith("The training itself expects ") and said in expects
+    assert "A check judges the labels" in judges, "which the training does not"
     run.summary["expected"] = {"top1": "0.9", "num_images": 400}  # of a stranger
     assert "A check judges the labels" in said_of_check()[0]
+    (other / "near_copies.csv").write_bytes(table_bytes(COLUMNS, []))
+    assert said_of_check() == [], "a check was made, though it could not estimate"
+    run.summary["expected"] = {"top1": 0.7, "num_images": 20}  # fewer than the net is judged by
+    assert "had not learned it. The two agree." in " ".join(build("run", run, found, maps=False).summary)
 
 
 def test_what_a_message_marks_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

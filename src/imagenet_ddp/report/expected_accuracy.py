@@ -14,15 +14,15 @@ from imagenet_ddp.system.files import read_mapping
 _COUNT, _SHARE = integer(1, 2**63 - 1), number(0, 1)
 
 
-def beside_check(found: Predictions, run: Run) -> str:
-    """Return a sentence about the expected accuracy, "" if it is not known."""
+def beside_check(found: Predictions, run: Run) -> tuple[str, bool]:
+    """Return (a sentence about the expected accuracy, "" if it is not known; whether a check has found it)."""
     who, expected = "The training itself", _accuracy(run.summary.get("expected"))
     if (folder := find_pass(found.paths, found.started_in, beside=FILE)) and (
         listed := _accuracy(read_mapping(folder / FILE))
     ):
         who, expected = "A check", listed
     if expected is None:
-        return ""
+        return "", False
     right, total = (int(found.is_right.sum()), expected.num_right), (len(found), expected.num_images)
     (low, high), (least, most) = (interval(*each) for each in zip(right, total, strict=True))
     if low > most:
@@ -30,11 +30,13 @@ def beside_check(found: Predictions, run: Run) -> str:
     elif high < least:
         how = "This net is right less often: train it longer, or by experiment=own_photos"
     else:
-        how = f"The two agree: the interval of this net is wider, because it is that of {total[0]:,} images"
-    return (
+        wider = f": the interval of this net is wider, because it is that of {total[0]:,} images"
+        how = f"The two agree{wider if high - low > most - least else ''}"
+    said = (
         f"{who} expects {interval_words(right[1], total[1])}, from all {total[1]:,} images, each predicted by a "
         f"regression that had not learned it. {how}."
     )
+    return said, who == "A check"
 
 
 def _accuracy(plain: Any) -> Accuracy | None:

@@ -111,11 +111,16 @@ def build(
     lines += [training]
     if found is not None and len(found):
         with import_torch():
+            from imagenet_ddp.curation.features import current
+            from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
             from imagenet_ddp.report.expected_accuracy import beside_check
             from imagenet_ddp.report.near_copies import last_pass, near_copies_of
         last = None if near_copies is not None else last_pass(found)
-        expected = beside_check(found, run) if is_held_out else ""
-        judged = _what_a_check_adds(run) if is_held_out and not expected and near_copies is None else ""
+        expected, by_check = beside_check(found, run) if is_held_out else ("", False)
+        is_checked = (
+            by_check or near_copies is not None or (last is not None and current(last, NEAR_COPIES) is not None)
+        )
+        judged = _what_a_check_adds(run) if is_held_out and not is_checked else ""
         few = "a check judges it by all of its photographs" if expected or judged else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
         more, verdict = _analyse(found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen)
