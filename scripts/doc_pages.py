@@ -150,7 +150,7 @@ PROGRAMS = {
     "Keras, fastai, Transformers": (
         "These are arguments of their functions.",
         "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
-        "fine_tune base_lr valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
+        "fine_tune base_lr dropout valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
         "--early-stopping",
     ),
     "torchrun, torch.distributed, Lightning": (

@@ -14,6 +14,11 @@ def key_of(option: str) -> str:
     return option.partition("=")[0].lstrip("+~")
 
 
+def stands_for(path: str) -> str:
+    """Return the begin of a hint about a word of the documentation that was typed in place of a path, else ""."""
+    return f"{path} stands for a path of your own: " if path in {*PLACEHOLDERS, "NEW"} else ""
+
+
 @dataclass(frozen=True)
 class Fix:
     """One way to correct a command.

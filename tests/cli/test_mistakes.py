@@ -114,6 +114,11 @@ LINES: dict[str, list[str]] = {
     "data=imagefolder": ["data.root", "data.root=FOLDER"],
     "data=imagefolder data.root=pest": ["data.root", "data.root=pets"],
     "data=imagefolder data.root=~/gone": ["data.root", "data.root=FOLDER"],
+    "data=imagefolder data.root=above": ["data.root", "data.root=above/photos"],
+    "data=imagefolder data.root=disk": ["data.root", "data.root=disk/2026/photos"],
+    "model=x.ckpt": ["model", "model.weights=x.ckpt without model"],
+    "experiment=own_photos data.root=pets budget_min=0.5h": ["budget_min", "budget_min=30"],
+    "cluster.timeout_s=2min": ["cluster.timeout_s", "cluster.timeout_s=120"],
     "strategy=dp strategy.bucket_cap_mb=10": [
         "strategy.bucket_cap_mb strategy.name", "strategy=auto", "without strategy.bucket_cap_mb",
     ],
@@ -126,8 +131,8 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("evaluate", "x.ckpt", ["checkpoint", "checkpoint=x.ckpt"]),
     ("predict", "checkpoint=x.ckpt pets", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
-    ("prepare", "", ["prepare.name", "prepare=check data=imagefolder data.root=FOLDER out=checked", "prepare=relabel",
-                     "prepare=pack", "prepare=import", "prepare=imagenet"]),
+    ("prepare", "", ["prepare.name", "prepare=check experiment=own_photos data.root=FOLDER out=checked",
+                     "prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet"]),
     ("prepare", "data=imagefolder data.root=pets out=new", [
         "prepare.name", "prepare=check", "prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet",
     ]),
@@ -138,6 +143,13 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("prepare", "check", ["prepare", "prepare=check"]), ("prepare", "prepare=relabel --undo", ["undo", "undo=true"]),
     ("prepare", "prepare=relabel undo", ["undo", "undo=true"]), ("export", "--format onnx", ["format", "format=onnx"]),
     ("predict", "checkpoint=x.ckpt source=pets", ["source", "images=pets without source"]),
+    ("prepare", "prepare=check data.root=pets", [
+        "data.root data", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets",
+    ]),
+    ("prepare", "prepare=pack data.root=pets", ["data.root data", "data=imagefolder data.root=pets"]),
+    ("predict", "model=x.ckpt images=pets", ["model", "checkpoint=x.ckpt without model"]),
+    ("predict", "checkpoint=x.ckpt images=x.csv", ["images", "images=FOLDER"]),
+    ("predict", "checkpoint=x.ckpt images=pets out=p.pdf", ["out", "out=p.csv"]),
     ("export", "checkpoint=x.ckpt export=onnx", ["export", "format=onnx without export"]),
     ("predict", "checkpoint=x.ckpt images=pest", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt images=gone", ["images", "images=FOLDER/*.jpg"]),
@@ -192,6 +204,10 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
 def _files(here: Path) -> None:
     (here / "pets" / "1.jpg").touch()
     shutil.copytree(here / "pets", here / "my pets")
+    for folder in ("above/photos", "disk/2026/photos"):
+        for name in ("cat", "dog"):
+            shutil.copytree(here / "pets/train/cat", here / folder / name)
+    (here / "above" / "Documents").mkdir()
     os.mkfifo(here / "pipe")
     (here / "old" / "checkpoints").mkdir(parents=True)
     (here / "old" / "checkpoints" / "last.ckpt").touch()
@@ -471,7 +487,7 @@ def test_the_corrected_line_of_prepare_names_what_to_do(
     monkeypatch.setattr("sys.argv", ["prepare", "pets"])
     with pytest.raises(SystemExit), command.exit_codes("prepare"):
         prepare_options.read(["pets"], {})
-    typed = "data=imagefolder data.root=pets prepare=check out=checked"
+    typed = "experiment=own_photos data.root=pets prepare=check out=checked"
     assert capfd.readouterr().err.endswith(f"Corrected command:\npython -m imagenet_ddp.prepare {typed}\n")
     assert prepare_options.read(typed.split(), {}).out == Path("checked")
 
@@ -545,6 +561,12 @@ def test_mistakes_in_typed_keys_are_reported_beside_a_wrong_experiment():
     experiment, root, devices = texts(line)  # the image size, with which val_resize is compared, is unknown
     assert experiment.startswith("experiment must be one of")
     assert root.startswith("data.root must be a folder") and devices.startswith("trainer.devices must be at most")
+
+
+@pytest.mark.parametrize(("verb", "line"), [("train", "data=imagefolder data.root=FOLDER"), ("predict", "images=NEW")])
+def test_a_word_of_the_documentation_stands_for_a_path(verb: str, line: str):
+    path = line.rpartition("=")[2]
+    assert f"Hint: {path} stands for a path of your own: set " in " ".join(texts(line.split(), verb))
 
 
 @pytest.mark.parametrize("path", ["/gone/[a]", "/gone/it's", "/gone/a (1)"])

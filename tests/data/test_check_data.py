@@ -25,11 +25,12 @@ def tree(tmp_path: Path) -> Tree:
     """Make empty files; the checks look at names only."""
 
     def make(*files: str) -> Path:
+        root = tmp_path / "photos"  # beside which nothing lies, as the folders of other tests do beside tmp_path
         for file in files:
-            path = tmp_path / file
+            path = root / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir() if file.endswith("/") else path.touch()
-        return tmp_path
+        return root
 
     return make
 

@@ -41,10 +41,14 @@ def test_a_pack_is_made_outside_of_its_images(run: Run, tmp_path: Path):
     assert (done.returncode, "out must be outside data.root (pets), got pets/packed" in said(done.stderr)) == (2, True)
 
 
-@pytest.mark.parametrize("line", ["prepare=check", "prepare=pack out=packed"])
-def test_images_are_not_generated_unless_that_is_typed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("line", "layout"), [("prepare=check", "experiment=own_photos"), ("prepare=pack out=packed", "data=imagefolder")]
+)
+def test_images_are_not_generated_unless_that_is_typed(
+    line: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"{line.split()[0]} needs your images") as caught:
         options.read(line.split(), {})
-    assert caught.value.mistakes[0].fixes[0].options[:1] == ("data=imagefolder",)
+    assert caught.value.mistakes[0].fixes[0].options[:1] == (layout,)
     assert options.read([*line.split(), "data=shapes"], {}).config.data.name == "shapes"

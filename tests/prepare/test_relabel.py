@@ -717,6 +717,14 @@ OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("typed", ["checked", "decisions.csv", "checked/decision.csv"])
+def test_the_list_that_the_page_made_is_meant(typed: str):
+    Path("checked").mkdir()
+    for name in ("decisions.csv", "wrong_labels.csv", "near_copies.csv"):
+        Path("checked", name).write_text("path,decision\n", encoding="utf-8")
+    assert "did you mean decisions=checked/decisions.csv?" in refused(*FOLDER, f"decisions={typed}")[0]
+
+
 @pytest.mark.parametrize(("options", "said"), OPTIONS.items())
 def test_refusals(options: tuple[str, ...], said: str):
     Path("t.parquet").touch()

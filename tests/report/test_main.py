@@ -3,10 +3,14 @@
 import csv
 from pathlib import Path
 
+import pytest
 from conftest import Run
 from helpers.fake_runs import make_run
 from helpers.terminal import screen
 from matplotlib.image import imread
+
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.__main__ import read
 
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "pytorch_lightning"}
 
@@ -112,6 +116,25 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     assert "empty must be or contain a run" in run("report", "s", "empty", code=2).stderr
     assert not (tmp_path / "report").exists()
     assert run("report").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("s/0/report.html", ["s/0"]), ("old_test", []), ("old_sweep", ["old_sweeps"]), ("s/0", None)],
+)
+def test_only_a_folder_with_runs_is_offered(
+    typed: str, meant: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    sweep(tmp_path / "s")
+    sweep(tmp_path / "old_sweeps")
+    (tmp_path / "tests").mkdir()
+    if meant is None:
+        assert read([typed]).folders == [Path(typed)]
+        return
+    with pytest.raises(ConfigError) as error:
+        read([typed])
+    assert [option for fix in error.value.mistakes[0].fixes for option in fix.options] == meant
 
 
 def test_foreign_files_are_not_replaced(run: Run, tmp_path: Path):

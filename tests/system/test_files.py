@@ -1,6 +1,7 @@
 import os
 import stat
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -47,6 +48,10 @@ def test_what_is_in_the_way_of_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_missing_path_is_likely_one_of_a_similar_name_or_one_that_was_cut_at_a_space(tmp_path: Path):
     for name in ("photos of June", "photo", "other"):
         (tmp_path / name).mkdir()
+    (tmp_path / "other/2026").mkdir()
+    assert beside(tmp_path / "2026", Path.is_dir) == tmp_path / "other/2026"
+    (tmp_path / "photo/2026").mkdir()  # which of both?
+    assert beside(tmp_path / "2026", Path.is_dir) is None
     near = {name: beside(tmp_path / name, Path.is_dir) for name in ("fotos", "photos", "photos of", "o", "x", "ther")}
     found = {name: path.name for name, path in near.items() if path}
     assert found == {"fotos": "photo", "photos": "photo", "photos of": "photos of June", "ther": "other"}
@@ -54,3 +59,17 @@ def test_a_missing_path_is_likely_one_of_a_similar_name_or_one_that_was_cut_at_a
     (tmp_path / "run2.csv").touch()
     assert [beside(tmp_path / name, Path.is_file) for name in ("run3.csv", "x.csv")] == [None, None]
     assert beside(tmp_path / "run2.cvs", Path.is_file) == beside(tmp_path / "rum2.csv", Path.is_file) is not None
+
+
+@pytest.mark.parametrize("form", ["\u201c{}\u201d", "{}/*", "{}/*.*", "'{}'", "file://{url}", "{escaped}", "{}\\"])
+def test_a_path_in_the_form_of_another_program_is_that_path(form: str, tmp_path: Path):
+    folder = tmp_path / "my photos"
+    folder.mkdir()
+    typed = form.format(folder, url=quote(str(folder)), escaped=str(folder).replace(" ", "\\ "))
+    assert beside(Path(typed), Path.is_dir) == folder
+    assert beside(Path(typed), Path.is_file) is None
+
+
+def test_a_path_of_windows_is_looked_for_where_wsl_has_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == "/mnt/c/Users/ann/my photos")
+    assert str(beside(Path("C:\\Users\\ann\\my photos"), lambda path: True)) == "/mnt/c/Users/ann/my photos"

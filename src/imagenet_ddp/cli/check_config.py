@@ -39,7 +39,7 @@ from imagenet_ddp.system import table_files
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import first_sentence
 
-_OF_OWN = "data=imagefolder", "data.root=FOLDER"
+_OF_OWN = "experiment=own_photos", "data.root=FOLDER"
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
     "prepare.name": (

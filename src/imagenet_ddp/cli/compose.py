@@ -95,7 +95,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "
             "are generated, and yours are not read"
         )
-        ways = ways_to_read(verb, missing, {option.key for option in options})
+        ways = ways_to_read(verb, missing, {option.word for option in options})
         mistake = Mistake(what, ("data.root", "data"), tuple(setting(*way) for way in ways))
         more, files_of = (word.partition("=") for word in ways[0]), ("data", "experiment")
         typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key in files_of else "", key in files_of)

@@ -20,6 +20,7 @@ from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.packages import extra_with, missing_package
 from imagenet_ddp.system.text import first_sentence
 
@@ -55,7 +56,7 @@ def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistak
         if value in names and not option.sign:
             reason, hint = in_file(error, f"{key}/{value}", is_group=key in keys)
             return Mistake(f"{line} cannot be composed: {reason}", (key,), hint=hint)
-        return _wrong_choice(key, value, names)
+        return _wrong_choice(key, value, names, verb)
     return _refused_value(option, error, verb, files)
 
 
@@ -90,7 +91,7 @@ def _refused_value(option: Option, error: Exception, verb: str, files: Files) ->
     return unknown(key, verb, line.partition("=")[2])
 
 
-def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
+def _wrong_choice(group: str, value: Any, names: list[str], verb: str) -> Mistake:
     """Return the mistake of an unknown group=value."""
     name, fix, hint = str(value), None, ""
     package = name.partition("_")[0]  # of a launcher of Hydra's, such as submitit_slurm
@@ -104,6 +105,9 @@ def _wrong_choice(group: str, value: Any, names: list[str]) -> Mistake:
         fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}", is_meant=True)
     elif group == "model" and is_of_timm(name):
         fix = Fix(("model.library=timm", f"model.name={name}"), ("model",))
+    elif group == "model" and (Path(name).is_file() or CheckpointStore.of_run(Path(name)).files()):
+        weights = "checkpoint" if "checkpoint" in declared(verb) else "model.weights"
+        fix = Fix((f"{weights}={name}",), ("model",), is_meant=True)
     elif group == "data" and (os.sep in name or Path(name).exists() or Path(name).suffix in TABLE_SUFFIXES):
         fix = meant(*options_for(name))
     elif near := SHORT.get(f"{group}={name}") or choice(*names).nearest(name):

@@ -27,7 +27,7 @@ SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_d
 def not_readable(
     verb: str, word: str, names: Callable[[str], list[str]], can_read: Callable[[str], bool], others: Set[str]
 ) -> Mistake:
-    """Explain a word that does not follow Hydra's grammar. names: group -> its choices. others: keys of the other words
+    """Explain a word that does not follow Hydra's grammar. names: group -> its choices. others: the other options
     of the command line."""
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
@@ -63,8 +63,11 @@ def not_readable(
 
 def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[str]]:
     """Return what may be typed to read images, the best first: for photographs, the experiment that is made for them.
-    options: those of the layout. others: keys of the other options of the command line."""
-    if verb == "train" and options[:1] == ["data=imagefolder"] and others <= OF_OWN_PHOTOS:
+    options: those of the layout. others: the other options of the command line."""
+    keys = set(map(key_of, others))
+    is_open = {"train": keys <= OF_OWN_PHOTOS, "prepare": keys <= {*OF_OWN_PHOTOS, "prepare", "out"}}.get(verb, False)
+    checks = verb != "prepare" or "prepare" not in keys or "prepare=check" in others
+    if options[:1] == ["data=imagefolder"] and is_open and checks:
         return [["experiment=own_photos", *options[1:]], options]
     return [options] if options else []
 

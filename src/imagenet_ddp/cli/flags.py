@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import hydra
 
-from imagenet_ddp.cli.known_terms import BY_NAME, Term, near_keys, plain, term_of
+from imagenet_ddp.cli.known_terms import BY_NAME, Term, closest, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared
@@ -112,7 +112,9 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
         bare = name.lstrip("-")
         own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
         term = None if own else term_of(name)
-        values = [value] if equals else _values(rest, takes_path=own or (term is not None and "{}" in term.here))
+        near = [] if own or term else closest(plain(bare), read_by(verb))
+        takes_path = any(read_by(verb)[key].type is str for key in near) or own or (term and "{}" in term.here)
+        values = [value] if equals else _values(rest, takes_path=bool(takes_path))
         del rest[: 0 if equals else len(values)]
         typed = [token] if equals else [token, *values]
         found.append(of_other_program(verb, typed, term, values) if term else _no_option(verb, typed, values, own=own))

@@ -47,7 +47,8 @@ TERMS = _read()
 BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root", "root": "data.root",
-        "images": "data.root", "source": "images", "export": "format", "exif": "data.exif_orientation"}  # fmt: skip
+        "images": "data.root", "source": "images", "input": "images", "export": "format",
+        "exif": "data.exif_orientation"}  # fmt: skip
 SHORT = {"logger=tb": "tensorboard"}  # typed choice -> the one that is meant
 _SURE = (
     "predict calls an image not sure whose likeliest class has less than 50 %; for another limit, write the table "

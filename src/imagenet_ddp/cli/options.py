@@ -109,9 +109,7 @@ class Files:
 def read(verb: str, words: Words, files: Files) -> Typed:
     """Read the words KEY=VALUE of a command line, and the values that its files give to sweep."""
     reader = OptionReader(verb, files)
-    of_others = {
-        key_of(each) for mistake in words.mistakes for fix in mistake.fixes for each in fix.options if "=" in each
-    }
+    of_others = {each for mistake in words.mistakes for fix in mistake.fixes for each in fix.options if "=" in each}
     options, found = reader.read(words.typed, sweeps=words.flags.multirun, others=of_others)
     if not (words.flags.multirun or any(option.word.upper() == "HYDRA.MODE=MULTIRUN" for option in options)):
         return Typed(options, [options], [""], False, found)
@@ -151,7 +149,7 @@ class OptionReader:
     def read(
         self, words: Sequence[str], *, sweeps: bool, others: Set[str] = frozenset()
     ) -> tuple[list[Option], list[Mistake]]:
-        """Return (options, mistakes). sweeps: whether a word may have several values, one for each job. others: keys
+        """Return (options, mistakes). sweeps: whether a word may have several values, one for each job. others: options
         that the correction of the other words sets."""
         options, found, unreadable = list[Option](), list[Mistake](), list[str]()
         for word in map(self._with_home, words):
@@ -177,11 +175,11 @@ class OptionReader:
                 except (HydraException, ValueError) as error:  # range(1,4,0) is a ValueError
                     what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
                     found.append(Mistake(what, hint="type the values as a,b,c or range(1,4)"))
-        return options, self._unreadable(unreadable, others | {option.key for option in options}) + found
+        return options, self._unreadable(unreadable, others | {option.word for option in options}) + found
 
     def _unreadable(self, words: Sequence[str], others: Set[str]) -> list[Mistake]:
         """Explain the first word, and the first path for each other key. Other words are often parts of the same quoted
-        value. others: keys of the words that can be read."""
+        value. others: the words that can be read."""
         found = [not_readable(self.verb, word, self.files.names, self.can_read, others) for word in words[:1]]
         of_key = {found[0].keys: 0} if found else {}
         for word in words[1:]:

@@ -9,6 +9,7 @@ from imagenet_ddp.system.files import exists
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun
 
+DECISIONS = "decisions.csv"  # which a page makes of all that is chosen on it
 RECORD = ".undo.json"  # how the name of a record_file ends
 FIX = setting("out=PATH", aim="to another place")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.data import FolderData
-from imagenet_ddp.curation.decision_lists import require_readable
+from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
@@ -35,7 +35,7 @@ from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.sections.exact_copies import FILE as DUPLICATES
 from imagenet_ddp.sections.quality import FILE as QUALITY
-from imagenet_ddp.sections.section import DECISIONS, Checked, Copy, Urgency
+from imagenet_ddp.sections.section import Checked, Copy, Urgency
 from imagenet_ddp.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.sections.classes import classes
 from imagenet_ddp.sections.exact_copies import exact_copies
@@ -10,7 +11,7 @@ from imagenet_ddp.sections.expected_accuracy import expected_accuracy
 from imagenet_ddp.sections.image_map import image_map
 from imagenet_ddp.sections.near_copies import near_copies
 from imagenet_ddp.sections.quality import quality
-from imagenet_ddp.sections.section import DECISIONS, Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.sections.unreadable import unreadable
 from imagenet_ddp.sections.wrong_labels import wrong_labels
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
+from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.wrong_labels import FILE
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
@@ -21,7 +22,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, key_of, must_be, setting, without, without_effect
 from imagenet_ddp.prepare.archives.scan import look
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.files import describe_path, not_writable_reason
+from imagenet_ddp.system.files import beside, describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB, near_names
 
 
@@ -73,7 +74,8 @@ def _generated(config: PrepareConfig, typed: Sequence[str]) -> list[Mistake]:
     if data.target or data.name != "shapes" or {"data", "data.name"} & set(map(key_of, typed)):
         return []
     what = f"prepare={config.prepare.name} needs your images, but data= is not typed; it would read generated ones"
-    return [Mistake(what, ("data.name",), (setting("data=imagefolder", "data.root=FOLDER"),))]
+    layout = "experiment=own_photos" if config.prepare.name == "check" else "data=imagefolder"
+    return [Mistake(what, ("data.name",), (setting(layout, "data.root=FOLDER"),))]
 
 
 def _validate_archive_dir(value: str | None) -> list[Mistake]:
@@ -125,11 +127,12 @@ def _lists_near(file: Path) -> tuple[Fix, ...]:
     """Return what can be meant by a folder, or by a file that does not exist, in place of a list."""
     folder = file if file.is_dir() else file.parent
     lists = [path.name for path in sorted(folder.glob("*.csv")) if _takes_decisions(path)]
-    of_folder = lists if len(lists) == 1 else [FILE]
+    of_folder = lists if len(lists) == 1 else [DECISIONS, FILE]
     near = of_folder if file.is_dir() else near_names(file.name, lists, 1)
     if not lists:
-        return (setting("decisions=FILE.csv"),)
-    meant = [name for name in near if name in lists]
+        found = beside(file, _takes_decisions) if file.name else None
+        return (did_you_mean(f"decisions={found}") if found else setting("decisions=FILE.csv"),)
+    meant = [name for name in near if name in lists][:1]
     others = f"{'Other' if meant else 'The'} lists in {folder} are {', '.join(sorted({*lists} - {*meant}))}"
     if not meant:
         return (Fix(("decisions=FILE.csv",), said=others),)

@@ -72,6 +72,14 @@ def main() -> None:
                 sys.exit(1)
 
 
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
+
+
+def _has_runs(folder: Path) -> bool:
+    return _is_run(folder) or bool(below(folder, _is_run))
+
+
 def read(argv: Sequence[str]) -> Options:
     """Return the options. A word with "=" is a folder if one of that name exists, because Hydra makes such names.
     Raises ConfigError with every mistake."""
@@ -90,9 +98,9 @@ def read(argv: Sequence[str]) -> Options:
         else:
             hint = "type a run folder, such as runs/NAME/TIME, or a folder above run folders"
             what = f"must be a folder, but {'is a file' if exists(str(path)) else 'does not exist'}"
-            if runs := below(path.parent, lambda each: (each / "config.yaml").is_file()):
+            if runs := below(path.parent, _is_run):
                 hint = f"name a run that exists, such as {shorten_list([*map(str, runs)], 3)}"
-            near = beside(path, Path.is_dir)
+            near = path.parent if path.name != str(path) and _is_run(path.parent) else beside(path, _has_runs)
             fixes = (did_you_mean(str(near)),) if near else ()
             mistakes.append(Mistake(f"{describe_path(path)} {what}", (), fixes, "" if near else hint, (word,)))
     if (maps := typed.get("maps", "false")) not in ("true", "false"):

@@ -16,7 +16,6 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.pages.thumbnails import thumbnail
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 
-DECISIONS = "decisions.csv"  # which a page makes of all that is chosen on it
 MOST_CLASSES = 30  # of which each may be chosen for an image; of more, those that are suggested
 
 

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import secrets
 import stat
 import zipfile
@@ -13,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import unquote
 
 import yaml
 
@@ -184,15 +186,28 @@ def begins_as_zip(path: Path) -> bool:
 
 
 def beside(path: Path, accepts: Callable[[Path], bool]) -> Path | None:
-    """Return what lies beside a missing path under the most similar name, else under one that goes on after a space, at
-    which the path was cut; None if there is none. accepts: whether it can be meant."""
+    """Return what a missing path means in another form, else what lies beside it under the most similar name, under one
+    that goes on after a space, at which the path was cut, or in the one folder there that has this name; None if there
+    is none. accepts: whether it can be meant."""
     with suppress(OSError):
+        if (plain := _plain_form(str(path))) != path and plain.exists() and accepts(plain):
+            return plain
         others = sorted(path.parent.iterdir(), key=lambda each: (each.suffix != path.suffix, each.name))
         stems = near_names(path.stem, {each.stem for each in others})
         near = [each for stem in stems for each in others if each.stem == stem]
         near += [each for each in others if each.name.startswith(f"{path.name} ")]
-        return next(filter(accepts, near), None)
+        inside = [each / path.name for each in others[:MOST_BELOW] if (each / path.name).exists()]
+        return next(filter(accepts, near + (inside if len(inside) == 1 else [])), None)
     return None
+
+
+def _plain_form(text: str) -> Path:
+    """Return a path without what other programs and systems write around it: quotes of a document, the address of a
+    file manager, a pattern for all files of a folder, a drive of Windows, which WSL has below /mnt."""
+    text = text.strip("\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb\"' ")
+    text = unquote(re.sub("^file:/+", "/", text)) if text.startswith("file:/") else text
+    text = re.sub(r"/[*.]*\*[*.]*$", "", text.replace("\\ ", " ").replace("\\", "/"))
+    return expand_home(re.sub("^([A-Za-z]):/", lambda drive: f"/mnt/{drive[1].lower()}/", text))
 
 
 def below(folder: Path, accepts: Callable[[Path], bool]) -> list[Path]:

@@ -18,7 +18,6 @@ BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}  # values of csv_delimiter
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".xlsx": "xlsx", ".html": "html"}
 FILES_ONLY = ("xlsx", "html")  # formats that need a file of their own suffix
-NOT_WRITTEN = (".xls", ".xlsm", ".xlsb", ".ods", ".json", ".parquet", ".pq", ".feather", ".htm")
 MOST_ROWS = 2**20 - 1  # of an Excel sheet, below its header
 
 WriteRow = Callable[[Sequence[Any]], object]
@@ -61,7 +60,7 @@ def csv_line(cells: Sequence[str]) -> str:
 
 def format_of(option: str, out: str | None) -> str:
     """Return csv, jsonl, xlsx or html. option: as typed, or auto for the format that the suffix of the file `out`
-    names; of any other, csv."""
+    names; of none, or .txt, csv."""
     return SUFFIXES.get(Path(out or "").suffix.lower(), "csv") if option == "auto" else option
 
 
@@ -70,7 +69,7 @@ def validate(option: str, out: str | None) -> list[Mistake]:
     if out is not None and Path(out).is_dir():
         return []  # a mistake in any format
     suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
-    if suffix in NOT_WRITTEN:
+    if suffix not in (*SUFFIXES, "", ".txt"):  # a file of any other suffix would not open as what it is named
         close = {".json": "jsonl", ".htm": "html"}.get(suffix) if option == "auto" else chosen
         instead = Path(out or "").with_suffix(f".{close or chosen}")
         fix = Fix((f"out={instead}",), is_meant=close is not None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -18,7 +19,7 @@ from imagenet_ddp.exported.formats.check_model_file import PAGE
 from imagenet_ddp.pages.render import render
 from imagenet_ddp.pages.thumbnails import thumbnail
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.sections.section import DECISIONS, MOST_CLASSES
+from imagenet_ddp.sections.section import MOST_CLASSES
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 from imagenet_ddp.system.text import alphabetical

@@ -37,7 +37,7 @@ from imagenet_ddp.data.sources.walk import (
     look_in,
     unpacked,
 )
-from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, meant, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, meant, must_be, setting, stands_for
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
 
@@ -85,7 +85,7 @@ class Listed:
 class ImageFolder(SourceType[FolderData]):
     def scan(self, data: FolderData, seed: int, purpose: Purpose, *, whole: bool = True) -> Scan:
         need_train, is_share = purpose.needs_train, data.val_fraction is not None
-        if mistakes := self._wrong_root(data):
+        if mistakes := self._wrong_root(data, need_train):
             return Scan(data, seed, purpose, mistakes)
         layout, found = find_layout(data, need_train=need_train), list[Mistake]()
         if is_share and layout.val.is_dir():
@@ -137,10 +137,11 @@ class ImageFolder(SourceType[FolderData]):
             return [f"data={name}", f"data.root={root}", *options]
         return []
 
-    def _wrong_root(self, data: FolderData) -> list[Mistake]:
+    def _wrong_root(self, data: FolderData, need_train: bool) -> list[Mistake]:
         splits = "train/<class>/*.jpg and val/<class>/*.jpg"
         either = f"<class>/*.jpg, or with {splits}" if data.name == "imagefolder" else splits
-        fix = Fix(("data.root=FOLDER",), said=f"set data.root to the path of a folder with {either}")
+        said = stands_for(data.root or "")
+        fix = Fix(("data.root=FOLDER",), said=f"{said}set data.root to the path of a folder with {either}")
         if not data.root:
             return [must_be("data.root", "the folder of the images", "null", fix)]
         if not (root := Path(data.root)).is_dir():
@@ -157,7 +158,7 @@ class ImageFolder(SourceType[FolderData]):
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
         if is_default and not (root / "train").is_dir() and not class_folders(root):
             is_other = _without_typed(self.options_for(data.root, data.name), data)
-            return [] if is_other else [_unsorted(root, "data.root")]
+            return [] if is_other else [_unsorted(root, "data.root", needs_labels=need_train)]
         return []
 
     def _list(
@@ -182,7 +183,8 @@ class ImageFolder(SourceType[FolderData]):
                 f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
             )
             hint = f"{heic.hint}add images, or remove the folder{OF_VAL * (data.val_fraction is None)}"
-            mistake = Mistake(what, ("data.root",), hint=hint)
+            fixes = _of_inner(folder) if folder == Path(str(data.root)) else ()
+            mistake = Mistake(what, ("data.root",), fixes, hint=hint)
             return (replace(listed, empty=[mistake]), []) if listed.filled else (listed, [mistake])
         if len(empty) == len(classes):
             have = f"have none{heic.words}" if heic.words else "are empty"
@@ -201,6 +203,12 @@ class ImageFolder(SourceType[FolderData]):
             return mistake
         if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
             options = [f"data.val_dir={name}"]
+        if options and options[0].startswith("data.root="):  # each level above the classes has a single folder
+            inner = options[0].partition("=")[2]
+            what = f"data.root must contain the class folders, but those of {describe_path(Path(root))} are in {inner}"
+            return Mistake(what, ("data.root",), (meant(*options),))
+        if not is_train and not need_train and not class_folders_or_none(Path(root)):
+            return _unsorted(Path(root), "data.root", needs_labels=False)
         fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
         return Mistake(
             f"{key} must be a folder, but {describe_path(folder)} does not exist", (key, "data.root"), (fix,)
@@ -257,19 +265,36 @@ def _no_classes(
 def _above_classes(folder: Path) -> str:
     """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
     above the right one; "" if not. A folder with many sub-folders is not asked."""
-    names = class_folders_or_none(folder)
-    for inner in (folder / name for name in names if len(names) <= MOST_ABOVE):
-        if not has_images(inner) and has_class_folders(inner):
-            number = len(class_folders(inner))
-            return (
-                f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
-                f"set {shlex.quote(f'data.root={inner}')}."
-            )
+    for inner in _with_classes(folder)[:1]:
+        number = len(class_folders(inner))
+        return (
+            f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
+            f"set {shlex.quote(f'data.root={inner}')}."
+        )
     return ""
 
 
-def _unsorted(folder: Path, key: str) -> Mistake:
-    """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder."""
+def _with_classes(folder: Path) -> list[Path]:
+    """Return the sub-folders that look like folders of classes: images lie in two or more of their own sub-folders, and
+    none beside these. A folder with many sub-folders is not asked."""
+    names = class_folders_or_none(folder)
+    each = [folder / name for name in names if len(names) <= MOST_ABOVE]
+    return [
+        at for at in each if not has_images(at) and sum(has_images(at / name) for name in class_folders_or_none(at)) > 1
+    ]
+
+
+def _of_inner(folder: Path) -> tuple[Fix, ...]:
+    """Return what to type if one of the sub-folders of data.root is meant, as the folder above it was typed."""
+    return tuple(
+        setting(f"data.root={inner}", aim=f"if its folders, {class_list(class_folders(inner))}, are the classes")
+        for inner in _with_classes(folder)[:3]
+    )
+
+
+def _unsorted(folder: Path, key: str, *, needs_labels: bool = True) -> Mistake:
+    """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder.
+    needs_labels: whether a trained net is of no use for these images."""
     images, left_out = list_folder(folder)
     heic = Heic.of(left_out)
     have = (count_noun(len(images), "image") if images else "no images") + heic.words
@@ -278,7 +303,9 @@ def _unsorted(folder: Path, key: str) -> Mistake:
     above = folder.absolute().parent
     if key == "data.root" and images and has_class_folders(above):  # it is one of the classes
         return Mistake(what, (key,), (did_you_mean(f"data.root={above}"),))
-    return Mistake(what, (key,), hint=f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}")
+    other = "" if needs_labels else "; for images without labels, run `python -m imagenet_ddp.predict`, with images="
+    hint = f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}{other}"
+    return Mistake(what, (key,), hint=hint)
 
 
 def _overlap(

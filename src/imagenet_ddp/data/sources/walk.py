@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS, install_heic, reads_heic
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting, stands_for
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import count_noun
 
@@ -175,6 +176,7 @@ def find_images(pattern: str) -> list[str]:
     return found
 
 
+_OF_TABLES = (*TABLE_SUFFIXES, ".xlsx", ".json", ".jsonl")
 ARCHIVE = re.compile(r"\.(zip|tar(\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
 
 
@@ -197,6 +199,11 @@ def validate_images(pattern: str) -> list[Mistake]:
     """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
     if Path(pattern).is_file() and (fix := unpacked(Path(pattern), "images")):
         return [Mistake(f"images must be image files, but {pattern} is an archive", ("images",), (fix,))]
+    if Path(pattern).is_file() and Path(pattern).suffix.lower() in _OF_TABLES:
+        fix = setting("images=FOLDER", aim="to the folder of the images")
+        return [
+            Mistake(f"images must be image files, but {pattern} is a table, which is not read", ("images",), (fix,))
+        ]
     if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
         return []
     return [_no_images(pattern, Heic())]
@@ -205,7 +212,7 @@ def validate_images(pattern: str) -> list[Mistake]:
 def _no_images(pattern: str, heic: Heic) -> Mistake:
     is_missing = not (glob.has_magic(pattern) or Path(pattern).exists())
     where, end = describe_path(Path(pattern)), "does not exist" if is_missing else f"matches none{heic.words}"
-    said = f"{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
+    said = f"{stands_for(pattern)}{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
     if is_missing and (near := beside(Path(pattern), Path.exists)):
         fix = did_you_mean(f"images={near}")
