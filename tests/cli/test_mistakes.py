@@ -264,6 +264,27 @@ def test_a_corrected_line_has_no_mistake(
     assert not has_line or mistakes(shlex.split(typed), verb) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("trainer.strategy=ddp_find_unused_parameters_true", "strategy=ddp strategy.find_unused_parameters=true"),
+        ("data.augment=randaugment seed=1", "seed=1 data.policy=randaugment"),  # which only one other key takes
+        ("data.policy=pad_crop", "data.augment=pad_crop"),
+        ("data.augment=randaugment data.policy=augmix", None),  # which of both?
+        ("data.mean=0.5", "data.mean=[0.5,0.5,0.5]"),
+        ("data.std=[0.5]", "data.std=[0.5,0.5,0.5]"),
+        ("data.crop_scale=0.5", None),  # the least, or all?
+        ("trainer.limit_train_batches=10%", "trainer.limit_train_batches=0.1"),
+        ("trainer.limit_val_batches=100%", "trainer.limit_val_batches=1.0"),  # 1 is one batch
+        ("trainer.overfit_batches=200%", None),
+        ("trainer.max_epochs=100%", None),
+    ],
+)
+def test_a_value_that_is_clear_is_in_the_corrected_line(line: str, expected: str | None):
+    argv = line.split()
+    assert corrected(argv, mistakes(argv)) == (expected and expected.split())
+
+
 def test_no_correction_replaces_the_values_of_a_sweep():
     argv = ["-m", "optim.lr=0.05,-1", "seed=0,1"]
     assert corrected(argv, mistakes(argv)) is None

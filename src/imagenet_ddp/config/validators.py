@@ -82,7 +82,9 @@ def integer(least: int | None = None, most: int | None = None) -> Kind:
         return fits and (least is None or value >= least) and (most is None or value <= most)
 
     span = f" from {least} to {most}" if most is not None else f" ≥ {least}" if least is not None else ""
-    return Kind((f"an integer{span}",), accepts, lambda value: _number_in(value, accepts))
+    return Kind(
+        (f"an integer{span}",), accepts, lambda value: None if "%" in str(value) else _number_in(value, accepts)
+    )
 
 
 def number(least: float = -math.inf, most: float = math.inf, above: float = -math.inf, below: float = math.inf) -> Kind:
@@ -120,8 +122,11 @@ def matching(pattern: str, words: str) -> Kind:
     return kind(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
-def list_of(member: Kind, words: str, length: int | None = None, *, least: int = 1) -> Kind:
-    """Accept a list whose members are of this kind. length: number of members; None: at least `least`."""
+def list_of(
+    member: Kind, words: str, length: int | None = None, *, least: int = 1, has_equal_parts: bool = False
+) -> Kind:
+    """Accept a list whose members are of this kind. length: number of members; None: at least `least`. has_equal_parts:
+    whether one value probably means that of each member."""
 
     def accepts(value: Any) -> bool:
         if isinstance(value, str) or is_mapping(value) or not hasattr(value, "__len__"):
@@ -129,6 +134,10 @@ def list_of(member: Kind, words: str, length: int | None = None, *, least: int =
         return (len(value) == length if length else len(value) >= least) and all(map(member.accepts, value))
 
     def nearest(value: Any) -> str | None:
+        if has_equal_parts and length:
+            members = cast("list[Any]", value) if isinstance(value, list) else [value]
+            is_one = len(members) == 1 and member.accepts(members[0])
+            return f"[{','.join(map(shown, members * length))}]" if is_one else None
         return None if length or not member.accepts(value) else f"[{shown(value)}]"
 
     return Kind((words,), accepts, nearest)

@@ -166,13 +166,13 @@ class DataConfig(OneOf):
     ] = None
     mean: Annotated[
         list[float] | None,
-        list_of(number(), "three numbers, one per channel", 3),
+        list_of(number(), "three numbers, one per channel", 3, has_equal_parts=True),
         Example("[0.485,0.456,0.406]"),
         "Mean of each channel for pixels in 0..1; null: that of the weights or of a timm model, else ImageNet's.",
     ] = None
     std: Annotated[
         list[float] | None,
-        list_of(number(), "three numbers, one per channel", 3),
+        list_of(number(), "three numbers, one per channel", 3, has_equal_parts=True),
         Example("[0.229,0.224,0.225]"),
         "Standard deviation of each channel for pixels in 0..1; null: as for the mean.",
     ] = None

@@ -18,6 +18,7 @@ from imagenet_ddp.mistakes import Fix, Mistake, example, meant
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_COMMON = ("auto", "none", "null", "true", "false")  # values that keys of any meaning have
 _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
 
 
@@ -92,11 +93,24 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
         is_own = name == "name" and values.get("_target_")  # its name is free
         if parent == group and name in values and key.allowed is not None and not is_own:
             near = key.nearest(values[name])
-            fixes = [meant(f"{path}={near}") if near else key.fix]
+            fixes = [_of_sibling(path, values[name], command) or (meant(f"{path}={near}") if near else key.fix)]
             if name == "name" and (own := declared(command).get(f"{group}._target_")):
                 fixes.append(own.fix)
             found += expect(path, values[name], key.allowed, *fixes)
     return found
+
+
+def _of_sibling(path: str, value: Any, command: str) -> Fix | None:
+    """Return the fix of a value that only one other key of the same group takes: data.policy for randaugment."""
+    parent = path.rpartition(".")[0]
+    takers = [
+        other
+        for other, key in declared(command).items()
+        if other.rpartition(".")[0] == parent and other != path and key.allowed and value in key.allowed.forms
+    ]
+    if not isinstance(value, str) or len(takers) != 1 or value in _COMMON:
+        return None
+    return Fix((f"{takers[0]}={value}",), (path,), said=f"set {takers[0]}={value} in place of {path}", is_meant=True)
 
 
 def _meaning(group: type[OneOf], key: str, readers: Sequence[str], words: str) -> str:

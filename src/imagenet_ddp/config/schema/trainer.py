@@ -15,6 +15,7 @@ from imagenet_ddp.config.validators import (
     FLAG,
     NULL,
     Example,
+    Kind,
     choice,
     integer,
     is_mapping,
@@ -43,7 +44,15 @@ def _nearest_time(value: Any) -> str | None:
 _TIME = replace(
     matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)"), nearest=_nearest_time
 ) | kind("{hours:12}", lambda value: is_mapping(value) and bool(value) and set(value) <= _UNITS)
-_SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
+
+
+def _as_share(value: Any) -> str | None:
+    """Return the share that a percentage means: 1.0, which is not 1 batch, for 100%."""
+    found = re.fullmatch(r"(\d{1,2}(?:\.\d+)?|100) ?%", str(value), re.ASCII)
+    return str(round(float(found[1]) / 100, 6)) if found else None
+
+
+_SHARE = Kind(("a share from 0.0 to 1.0",), lambda value: isinstance(value, float) and 0.0 <= value <= 1.0, _as_share)
 _BATCHES = kind("a number of batches (0 or more)", integer(0).accepts) | _SHARE
 _GPUS = kind(
     "a list of GPU numbers such as [0,3]",
@@ -181,6 +190,10 @@ def time_in_s(value: str | Mapping[str, float]) -> float:
 def refusal(key: str, value: Any) -> Mistake:
     """Return the mistake of a key of REFUSED. value: as typed."""
     text = shown(value)
+    if key == "strategy" and (unused := re.fullmatch(r"ddp_find_unused_parameters_(true|false)", text)):
+        options = "strategy=ddp", f"strategy.find_unused_parameters={unused[1]}"
+        fix = Fix(options, ("trainer.strategy",), is_meant=True)
+        return Mistake("trainer.strategy is set by this project", ("trainer.strategy",), (fix,))
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
         text = ours.get(text, "ddp")
