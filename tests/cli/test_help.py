@@ -31,6 +31,13 @@ def test_it_fits_a_terminal_and_its_examples_and_choices_can_be_typed(verb: str)
         parse.composed(verb, argv)
 
 
+def test_its_lines_begin_as_the_command_was_typed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("imagenet_ddp.system.text.typed_program", lambda: ("uv run python -m imagenet_ddp", "."))
+    for text in (help.text("train"), help.commands()):
+        lines = [line for line in text.split("\n") if "python -m imagenet_ddp" in line]
+        assert lines and [line for line in lines if "uv run python -m" not in line or len(line) > 80] == []
+
+
 def test_it_has_each_key_that_people_with_photographs_type():
     """Those of the pages that they read, and of the line with which a check ends."""
     typed = {"train": {"data.groups"}, "predict": {"known", "features"}}

@@ -117,7 +117,7 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
-        source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
+        source = open_source(plan.config.data, plan.config.seed, purpose=plan.config.purpose, found=plan.scan)
         assert source.train is not None and source.val is not None
         splits = (source.train, source.val)
         targets = np.concatenate([each.targets for each in splits])
@@ -148,6 +148,9 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     points = json.loads(unescape(re.search(r'data-points="([^"]*)"', html)[1]))  # type: ignore[index]
     assert len(points) == 52 and all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y, _, _ in points)
     assert (html.count("<script"), EVIL in html) == (1, False)
+    (photos / "empty").mkdir()
+    html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
+    assert "Once what train refuses is mended, to train on these images: " in words_of(html)
 
 
 def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
@@ -174,7 +177,7 @@ def test_each_number_on_the_page_is_the_length_of_its_list(tmp_path: Path, monke
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         plan = prepare_options.read(["prepare=check", *command[3:-1]], os.environ)
-        source = open_source(plan.config.data, plan.config.seed, found=plan.scan)
+        source = open_source(plan.config.data, plan.config.seed, purpose=plan.config.purpose, found=plan.scan)
         assert source.train is not None and source.val is not None
         places = [(name, each, index) for name, each in (("train", source.train), ("val", source.val))
                   for index in range(len(each)) if not each.path(index).endswith("broken.jpg")]  # fmt: skip

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +99,8 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
     assert files("pets") == after and len(after) == len(before) - 2
     printed = capsys.readouterr().out
     assert "3 labels changed: chat to dog 1, chat to été 1, dog to été 1; 1 label kept." in printed
-    assert "or the check again, which ends with the command that trains" in printed
+    line = printed.partition("trains on these images: `")[2].partition("`")[0]
+    assert shlex.split(line)[3:] == ["prepare=check", "experiment=own_photos", *FOLDER[:2], "out=checked"]
     assert "1 file got the old folder in the name" in printed and "train/dog/1-chat.jpg" in printed
 
     prepare(*FOLDER)

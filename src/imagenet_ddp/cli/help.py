@@ -11,6 +11,7 @@ import yaml
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.system import console
+from imagenet_ddp.system.text import as_typed
 from imagenet_ddp.version import __version__
 
 WIDTH = 80
@@ -39,7 +40,7 @@ def commands() -> str:
     rows["report"] = "Show what a run gets wrong, or compare runs."
     lines = ["Usage: python -m imagenet_ddp COMMAND [KEY=VALUE ...]", ""]
     lines += [line for command, summary in rows.items() for line in _row(command, summary)]
-    return "\n".join([*lines, "", "python -m imagenet_ddp COMMAND --help shows its options."])
+    return as_typed("\n".join([*lines, "", "python -m imagenet_ddp COMMAND --help shows its options."]))
 
 
 def versions() -> str:
@@ -97,7 +98,7 @@ def _defaults() -> dict[str, str | None]:
 
 
 def _example(verb: str, options: str, what: str) -> list[str]:
-    line = f"  python -m imagenet_ddp.{verb} {options}".rstrip()
+    line = as_typed(f"  python -m imagenet_ddp.{verb} {options}").rstrip()
     if what:
         line += f"  # {what}"
     if len(line) <= WIDTH:

@@ -115,7 +115,7 @@ def run(plan: Plan) -> int:
         write(f"When you have decided on the page and put {DECISIONS} beside it: `{checked.relabel[DECISIONS]}`")
     if checked.train:
         together = ", each group of near-copies together" if checked.groups else ""
-        write(f"To train on these images{together}: `{checked.train}`")
+        write(f"{checked.to_train} train on these images{together}: `{checked.train}`")
     files = {
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files),

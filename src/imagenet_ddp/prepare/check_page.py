@@ -68,5 +68,5 @@ def check_page(
         "notes": notes, "sections": [section for section in sections if section.title],
         "missing": [text for section in sections for text in section.missing],
         "decides": checked.relabel[DECISIONS] if any(each.decide in checked.relabel for each in sections) else "",
-        "removes": checked.can_remove, "train": checked.train,
+        "removes": checked.can_remove, "train": checked.train, "to_train": checked.to_train,
     })  # fmt: skip

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.curation import decision_lists
 from imagenet_ddp.data.sources.base import Names, Source
@@ -37,7 +38,7 @@ from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_
 
 REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
 NEXT_STEP = (
-    "Next: another list with decisions, or the check again, which ends with the command that trains on these images."
+    "Next: another list with decisions, or the check again, which ends with the command that trains on these images: "
 )
 TRAIN_AGAIN = (
     "To learn from these images, too, train again on data.root; to look for faults among them, check it again."
@@ -84,7 +85,8 @@ def run(plan: Plan) -> int:
     before = count_noun(len(record.changes), "earlier change")
     what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
     print_message(f"{what}with: `{shell_line('prepare', [*plan.argv, 'undo=true'])}`", sys.stdout)
-    print_message(NEXT_STEP if unlabelled is None else TRAIN_AGAIN, sys.stdout)
+    check = check_line(*(word for word in plan.argv if word.startswith(("data=", "data.", "seed="))))
+    print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 
 

@@ -102,6 +102,11 @@ class Checked:
     delimiter: str = "comma"
     decisions: Mapping[str, Mapping[tuple[str, str, str], str]] = field(default_factory=dict[str, Any])
 
+    @property
+    def to_train(self) -> str:
+        """How the sentence before the line in `train` begins, which is refused as long as there are doubts."""
+        return "Once what train refuses is mended, to" if self.doubts else "To"
+
     def label(self, split: str, index: int) -> str:
         """Return the label of an image, or its labels."""
         target = self.images[split].targets[index]
