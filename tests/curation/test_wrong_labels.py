@@ -60,7 +60,7 @@ def test_the_finding_counts_what_the_list_holds(tmp_path: Path):
     checked = checked_of(features, probabilities)
     section = wrong_labels(replace(checked, relabel={FILE: "python relabel"}))
     assert section is not None
-    html = check_page(checked, [section], []).decode()
+    html = check_page(checked, [section], [], [], Path("checked")).decode()
     assert html.count("looks like <b>class") == min(len(found.rows), NUM_PICTURES) and "python relabel" in html
     [finding] = section.findings
     assert f"Of 400 images, {len(found.rows)} look more like another class" in finding.text

@@ -424,3 +424,37 @@ def test_the_button_that_copies_a_line_is_in_its_box(photos: Path, monkeypatch: 
             return line.getBoundingClientRect().bottom - line.querySelector("button").getBoundingClientRect().bottom;
         })"""
         assert min(browser.evaluate(below)) > 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_a_picture_is_shown_larger_by_its_file(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """From a click on, with the arrows to the next; the small one and a reason where the file is gone."""
+    first, second = photos / "zebra/=#?1 %41.jpg", photos / "zebra/zz.jpg"
+    for number, path in enumerate((first, second), 1):
+        Image.new("RGB", (1000 * number, 30), (90 * number, 0, 0)).save(path)
+    page_of(photos, monkeypatch)
+    seen = """(async (does, is_there) => {
+        does();
+        const large = document.querySelector("dialog"), [view, below] = large.children;
+        while (!/×|not larger/.test(below.textContent) || !view.complete) {
+            await new Promise((done) => setTimeout(done, 10));
+        }
+        const width = is_there || document.querySelector("button.frame img").naturalWidth;
+        return [large.open, view.naturalWidth === width, below.textContent];
+    })"""
+    click = "() => document.querySelector('button.frame').click()"
+    arrow = "() => document.querySelector('dialog').dispatchEvent(new KeyboardEvent('keydown', { key: 'Arrow%s' }))"
+    left, right = arrow % "Left", arrow % "Right"
+    with Browser(photos.parent / "profile") as browser:
+        browser.open((photos.parent / "checked/check.html").as_uri())
+        order = browser.evaluate("Array.from(document.querySelectorAll('li:has(> .frame)'), (each) => each.title)")
+        sizes = {str(first.relative_to(photos.parent)): 1000, str(second.relative_to(photos.parent)): 2000}
+        assert sorted(order) == sorted(sizes)
+        (photos.parent / order[1]).unlink()
+        words = f"{order[0]} · {sizes[order[0]]} × 30"
+        assert browser.evaluate(f"{seen}({click}, {sizes[order[0]]})") == [True, True, words]
+        is_open, is_small, why = browser.evaluate(f"{seen}({left}, 0)")  # the last one
+        assert is_open and is_small and why.startswith(f"{order[1]}: not larger, because the file is not where it was")
+        assert browser.evaluate(f"{seen}({right}, {sizes[order[0]]})") == [True, True, words]
+        browser.evaluate("document.querySelector('dialog').click()")
+        assert browser.evaluate("document.querySelector('dialog').open") is False

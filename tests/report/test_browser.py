@@ -118,8 +118,8 @@ def test_the_map_shows_the_picture_of_the_nearest_dot(tmp_path: Path):
         "columns": 2, "tile": 80, "pictures": 2, "num_points": 2, "total": 2,
         "sheet": f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}",
     }  # fmt: skip
-    page = {"marker": "m", "name": "n", "title": "t", "figures": [], "good": [], "notes": [], "faults": ("", [], ""),
-            "missing": [], "decides": "", "train": ""}  # fmt: skip
+    page = {"marker": "m", "name": "n", "title": "t", "folder": ".", "figures": [], "good": [], "notes": [],
+            "faults": ("", [], ""), "missing": [], "decides": "", "train": ""}  # fmt: skip
     template = Path(imagenet_ddp.prepare.__file__).with_name("check.html")
     html = render(template, page | {"sections": [Section("image_map", "Map", context)]}).decode()
     html = html.replace("<body>", f"<body>{LATE}").replace("</body>", f"{POINT}</body>")

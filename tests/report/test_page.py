@@ -184,7 +184,7 @@ def test_near_copies_are_found_by_the_last_pass_over_the_images(evaluated: Predi
     write_pass(folder, paths)
     found = build("e", None, evaluated, maps=False)
     assert "2 of 8 images are near-copies of training images" in " ".join(found.summary)
-    pictures = re.findall(r'<li title="([^"]*)"><div class="frame"><img', found.files["report.html"].decode())
+    pictures = re.findall(r'<li title="([^"]*)"><button class="frame"><img', found.files["report.html"].decode())
     assert pictures == [str(tmp_path / path) for path in ("v/0.jpg", "t/0.jpg", "v/1.jpg", "t/1.jpg")]
     pairs = [("v/0.jpg", "t/0.jpg"), ("t/0.jpg", "v/0.jpg"), ("v/1.jpg", "t/1.jpg"), ("t/1.jpg", "v/1.jpg")]
     rows = [(number // 2, path, "a", other) for number, (path, other) in enumerate(pairs)]

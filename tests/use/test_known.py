@@ -98,7 +98,7 @@ def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, t
     }  # fmt: skip
     sentence = f"unknown, unlike the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
     assert f"{gap + 1} of {len(found)} image" in said and sentence in said
-    read_page = page.make_page(tmp_path / "e", maps=False)
+    read_page = page.make_page(tmp_path / "e", tmp_path / "e", maps=False)
     new = f"training images ({interval_words(gap + 1, len(found))} of new images like these)"
     assert read_page is not None
     assert sentence.replace("training images", new) in read_page.files["report.html"].decode()

@@ -10,15 +10,22 @@ for (const line of document.querySelectorAll("code.line")) {
 
 // The choices below the pictures become a list for prepare=relabel. Moving or removing an image counts wherever it is
 // shown. Keeping it counts in one list only, because a blurred photograph may stay and still be in the wrong class.
+// The browser keeps them, under a digest of the page: opened from a folder, too, and until the page has other images.
 const decisions = document.getElementById("decisions");
 if (decisions) {
-  const choices = Array.from(document.querySelectorAll("select"));
+  const choices = Array.from(document.querySelectorAll("select")), proposed = choices.map((each) => each.value);
+  const clear = decisions.appendChild(Object.assign(document.createElement("button"), { textContent: "Clear" }));
+  let digest = 0, isKept = true, made = []; // by a person, in this order: [place in choices, value]
+  for (const letter of document.querySelector("main").innerHTML) digest = (31 * digest + letter.codePointAt(0)) | 0;
+  const key = `imagenet_ddp.decisions.${digest}`;
   const count = () => {
     const number = new Set(choices.filter((each) => each.value).map((each) => each.dataset.path)).size;
-    decisions.hidden = !number;
-    decisions.firstChild.textContent = `${number} decided`;
+    decisions.hidden = !number && !made.length;
+    clear.hidden = !made.length;
+    const where = isKept ? "kept in this browser" : "lost when this page is closed";
+    decisions.firstChild.textContent = `${number} decided${made.length ? `, ${where}` : ""}`;
   };
-  document.addEventListener("change", ({ target }) => {
+  const spread = (target) => {
     for (const other of choices.filter((each) => each !== target && each.dataset.path === target.dataset.path)) {
       const isOfOne = other.dataset.row === target.dataset.row;
       if (target.value === "keep" && ["keep", ""].includes(other.value) && !isOfOne) continue;
@@ -26,6 +33,19 @@ if (decisions) {
       if (!isThere) other.add(chosen.cloneNode(true));
       other.value = chosen.value;
     }
+  };
+  document.addEventListener("change", ({ target }) => {
+    spread(target);
+    made.push([choices.indexOf(target), target.value]);
+    try { localStorage.setItem(key, JSON.stringify(made)); } catch { isKept = false; } // the browser may keep nothing
+    count();
+  });
+  window.addEventListener("beforeunload", (event) => { if (made.length && !isKept) event.preventDefault(); });
+  clear.addEventListener("click", () => {
+    if (!confirm("Forget what you have chosen on this page?")) return;
+    made = [];
+    try { localStorage.removeItem(key); } catch { } // nothing was kept
+    choices.forEach((each, place) => { each.value = proposed[place]; });
     count();
   });
   decisions.querySelector("button").addEventListener("click", () => {
@@ -33,7 +53,40 @@ if (decisions) {
     const file = new Blob(["\ufeffpath,label,group,list,decision\n", ...rows], { type: "text/csv" });
     Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: "decisions.csv" }).click();
   });
+  try { made = JSON.parse(localStorage.getItem(key)) || []; } catch { isKept = false; }
+  for (const [place, value] of made) { choices[place].value = value; spread(choices[place]); }
   count();
+}
+
+// A picture is shown larger when it is chosen: its file, which is not a part of the page, where a copy as large as a
+// screen would take twenty times the bytes of the small one.
+{
+  const large = document.body.appendChild(document.createElement("dialog"));
+  const { folder } = document.querySelector("main").dataset;
+  const view = large.appendChild(new Image()), below = large.appendChild(document.createElement("p"));
+  let shown; // the frame of the small one
+  const enlarge = (frame) => {
+    const small = frame.firstElementChild, path = frame.parentNode.title;
+    const say = (more) => { below.textContent = `${path}${more}`; };
+    shown = frame;
+    say("");
+    view.onload = () => say(` · ${view.naturalWidth} × ${view.naturalHeight}`);
+    view.onerror = () => {
+      view.onload = view.onerror = null;
+      view.src = small.src;
+      say(": not larger, because the file is not where it was, or this browser cannot show it");
+    };
+    const file = path.startsWith("/") ? path : `${folder}/${path}`;
+    view.src = frame.closest("#map-images") ? small.src : file.split("/").map(encodeURIComponent).join("/");
+    if (!large.open) large.showModal();
+  };
+  large.addEventListener("click", () => large.close());
+  large.addEventListener("keydown", ({ key }) => {
+    const frames = Array.from(document.querySelectorAll("button.frame")).filter((each) => each.checkVisibility());
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    if (step) enlarge(frames.at((frames.indexOf(shown) + step) % frames.length));
+  });
+  for (const frame of document.querySelectorAll("button.frame")) frame.addEventListener("click", () => enlarge(frame));
 }
 
 // Sort a table by the column whose heading is clicked.

@@ -1,5 +1,6 @@
 """Make an HTML page from a Jinja template."""
 
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -18,9 +19,16 @@ _CODE = re.compile(r"`([^`]+)`")
 
 def render(template: Path, context: Mapping[str, Any]) -> bytes:
     """Return the page as HTML in UTF-8. Every value is escaped; messages pass through the filter `message`. template:
-    may extend or include the files of its own folder and of this one, and "sections/NAME.html". Imports jinja2."""
+    may extend or include the files of its own folder and of this one, and "sections/NAME.html". What extends
+    layout.html needs the values marker, title, name and folder. Imports jinja2."""
     html = _environment(template.parent).get_template(template.name).render(context)
     return html.encode(errors="backslashreplace")  # file names may contain bytes that are not valid text
+
+
+def way_from(page: Path | None, start: Path | str = "") -> str:
+    """Return `folder` of layout.html: the way from the folder of a page to that in which the paths on it start. page:
+    None: it is printed."""
+    return os.path.relpath(start or ".", page.parent if page else ".")
 
 
 @cache

@@ -118,7 +118,7 @@ def run(plan: Plan) -> int:
         write(f"{checked.to_train} train on these images{together}: `{checked.train}`")
     files = {
         **{name: content for section in sections for name, content in section.files.items()},
-        PAGE: check_page(checked, sections, to_mend, of_files),
+        PAGE: check_page(checked, sections, to_mend, of_files, out),
     }
     exit_on_signal()  # from here on, it would not be true that nothing is written
     with disk_errors_as_run_error(out):

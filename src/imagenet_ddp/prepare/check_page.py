@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imagenet_ddp.curation.decision_lists import DECISIONS
-from imagenet_ddp.pages.render import render
+from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.sections.classes import classes
 from imagenet_ddp.sections.exact_copies import exact_copies
 from imagenet_ddp.sections.expected_accuracy import expected_accuracy
@@ -50,9 +50,10 @@ def nothing_found(sections: Sequence[Section]) -> str:
 
 
 def check_page(
-    checked: Checked, sections: Sequence[Section], to_mend: Sequence[Finding], notes: Sequence[str] = ()
+    checked: Checked, sections: Sequence[Section], to_mend: Sequence[Finding], notes: Sequence[str], out: Path
 ) -> bytes:
-    """Return the page. to_mend: result of find_faults. notes: sentences below what is good and what is to be mended."""
+    """Return the page. to_mend: result of find_faults. notes: sentences below what is good and what is to be mended.
+    out: the folder of the page."""
     good = [finding for section in sections for finding in section.findings if not finding.urgency]
     splits = {"train": "for training", "val": "for validation"}
     numbers = [f"{len(images):,} {splits[name]}" for name, images in checked.images.items()]
@@ -64,6 +65,7 @@ def check_page(
     where = f" in {name}" if (name := Path(checked.root).name) else ""
     return render(Path(__file__).with_name(PAGE), {
         "marker": MARKER, "title": f"Check of the images{where}", "name": checked.root,
+        "folder": way_from(out / PAGE),
         "figures": figures, "faults": (TO_MEND, to_mend, nothing_found(sections)), "good": good,
         "notes": notes, "sections": [section for section in sections if section.title],
         "missing": [text for section in sections for text in section.missing],

@@ -58,13 +58,14 @@ def main() -> None:
         page = None
         if len(options.folders) == 1:
             page = make_page(
-                options.folders[0], maps=options.maps, delimiter=options.delimiter, near_copies=options.near_copies
-            )
+                options.folders[0], options.out, maps=options.maps, delimiter=options.delimiter,
+                near_copies=options.near_copies,
+            )  # fmt: skip
         if page is None and options.near_copies is not None:
             what = "near_copies is for the page of one run, got a folder of runs"
             raise ConfigError(Mistake(what, ("near_copies",), hint="name one run"))
         if page is None:
-            _write(options.out, _several(options.folders, options.delimiter))
+            _write(options.out, _several(options.folders, options.out, options.delimiter))
         else:
             _say(page.summary)
             _write(options.out, page.files)
@@ -129,17 +130,17 @@ def read(argv: Sequence[str]) -> Options:
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter, near_copies)
 
 
-def _several(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
+def _several(folders: Sequence[Path], out: Path, delimiter: str) -> dict[str, bytes]:
     """Print the comparison of two evaluations; of two runs, also the leaderboard. Return the files. Raises ConfigError
     if there is nothing to show."""
     if len(folders) != 2 or not all(comparison.is_one_net(folder) for folder in folders):
         return _leaderboard(folders, delimiter)
     if any(read_run(folder) is None for folder in folders):
-        lines, files = comparison.compare(*folders)
+        lines, files = comparison.compare(folders[0], folders[1], out)
     else:
         files = _leaderboard(folders, delimiter)
         try:
-            lines, pages = comparison.compare(*folders)
+            lines, pages = comparison.compare(folders[0], folders[1], out)
             files |= pages
         except ConfigError as error:
             lines = [str(error)]

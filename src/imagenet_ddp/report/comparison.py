@@ -14,7 +14,7 @@ from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.pages.render import render
+from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report.findings import classify
 from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
@@ -60,9 +60,9 @@ def evaluation_of(folder: Path) -> Path | None:
     return next((each for each in (folder, folder / EVALUATION) if (each / "evaluation.json").is_file()), None)
 
 
-def compare(old: Path, new: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return (lines to print, the files). old, new: folders of runs or evaluations. Raises ConfigError with a sentence
-    and what to type if they have no images in common that count."""
+def compare(old: Path, new: Path, out: Path) -> tuple[list[str], dict[str, bytes]]:
+    """Return (lines to print, the files). old, new: folders of runs or evaluations. out: that of the page. Raises
+    ConfigError with a sentence and what to type if they have no images in common that count."""
     found = [evaluation_of(folder) for folder in (old, new)]
     if missing := [folder for folder, each in zip((old, new), found, strict=True) if each is None]:
         names = " and ".join(printable(str(folder)) for folder in missing)
@@ -80,7 +80,7 @@ def compare(old: Path, new: Path) -> tuple[list[str], dict[str, bytes]]:
             f"{printable(str(old))} and {printable(str(new))} must have been evaluated on common images that neither "
             f"was trained on, but there are none{_left_out(pairs)}. Hint: {how}."
         )
-    return _page((str(old), str(new)), one, other, pairs)
+    return _page((str(old), str(new)), one, other, pairs, out)
 
 
 def _on_new_images(old: Path, new: Path) -> str:
@@ -149,7 +149,7 @@ def _left_out(pairs: Pairs) -> str:
 
 
 def _page(
-    names: tuple[str, str], old: Predictions, new: Predictions, pairs: Pairs
+    names: tuple[str, str], old: Predictions, new: Predictions, pairs: Pairs, out: Path
 ) -> tuple[list[str], dict[str, bytes]]:
     total = len(pairs.old)
     label = _labels(new, pairs.new)  # which may have been corrected since
@@ -190,7 +190,7 @@ def _page(
     item = partial(_item, old, new, pairs, pictures)
     context = {
         "marker": MARKER, "title": "Old and new net on the same images", "name": f"{names[0]} → {names[1]}",
-        "total": total, "accuracies": [
+        "folder": way_from(out / PAGE, new.started_in), "total": total, "accuracies": [
             (which, percent(num / total, 1), interval_words(num, total))
             for which, num in zip(("old", "new"), num_right, strict=True)
         ],

@@ -14,7 +14,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.section import leaves
-from imagenet_ddp.pages.render import render
+from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
 from imagenet_ddp.report.findings import next_steps, sentences, training_sentence
@@ -52,8 +52,10 @@ class Page:
     is_incomplete: bool = False  # because an evaluation failed
 
 
-def make_page(folder: Path, *, maps: bool, delimiter: str = "comma", near_copies: Path | None = None) -> Page | None:
-    """Return the page of a run or an evaluation; None if the folder is neither. near_copies: as for build."""
+def make_page(
+    folder: Path, out: Path, *, maps: bool, delimiter: str = "comma", near_copies: Path | None = None
+) -> Page | None:
+    """Return the page of a run or an evaluation; None if the folder is neither. out, near_copies: as for build."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
         found, missing, failed = predictions.of_run(
@@ -61,12 +63,13 @@ def make_page(folder: Path, *, maps: bool, delimiter: str = "comma", near_copies
             is_running=run.state == "running",
             has_several_labels=run.options.get("data.labels") == "several",
         )
-        page = build(name, run, found, missing, maps=maps, delimiter=delimiter, near_copies=near_copies)
+        page = build(name, run, found, missing, out=out, maps=maps, delimiter=delimiter, near_copies=near_copies)
         return replace(page, is_incomplete=failed)
     is_evaluation = (folder / "evaluation.json").is_file()
     if not is_evaluation:
         return None
-    return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter, near_copies=near_copies)
+    found = predictions.read(folder)
+    return build(name, None, found, out=out, maps=maps, delimiter=delimiter, near_copies=near_copies)
 
 
 def build(
@@ -75,6 +78,7 @@ def build(
     found: Predictions | None,
     reason: str = "",
     *,
+    out: Path = Path(),
     maps: bool = True,
     delimiter: str = "comma",
     near_copies: Path | None = None,
@@ -82,9 +86,9 @@ def build(
     """Return the page of a run or an evaluation.
 
     name: name of the folder. run: None if there is only an evaluation. found: the predictions; None if there are none.
-    They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
-    draw class activation maps. delimiter: value of csv_delimiter. near_copies: the list of a check; None: that of the
-    last pass over the images. Raises ConfigError if it is of other images.
+    They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. out: the
+    folder of the page. maps: draw class activation maps. delimiter: value of csv_delimiter. near_copies: the list of a
+    check; None: that of the last pass over the images. Raises ConfigError if it is of other images.
     """
     is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
@@ -104,7 +108,7 @@ def build(
         "facts": further_facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
         "next_steps": steps,
         "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) > 1 else None, "findings": [],
-        "near_copies": None,
+        "near_copies": None, "folder": way_from(out / PAGE, found.started_in if found else ""),
     }  # fmt: skip
     files = dict[str, bytes]()
     training = training_sentence(run)

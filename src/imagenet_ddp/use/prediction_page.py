@@ -16,7 +16,7 @@ from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.exported.formats.check_model_file import PAGE
-from imagenet_ddp.pages.render import render
+from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.pages.thumbnails import thumbnail
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.sections.section import MOST_CLASSES
@@ -70,6 +70,7 @@ def predictions_page(
 
     return render(TEMPLATE, {
         "marker": PAGE, "title": f"Predictions for {Path(images).name or images}", "name": images,
+        "folder": way_from(Path(config.out) if config.out else None),
         "net": predictor.title, "total": len(paths), "num_doubtful": len(doubtful), "num_without": len(without),
         "num_strange": sum(result.is_known is False for result in results), "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
