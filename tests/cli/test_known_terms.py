@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import flags, known_terms
 from imagenet_ddp.cli.explain import unknown
@@ -16,6 +17,7 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import TRAIN, read_by, unread
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import key_of
 from scripts.doc_pages import PROGRAMS
@@ -83,7 +85,16 @@ def test_an_option_is_answered(line: str, hint: str):
         ("device=cpu", "trainer.accelerator=cpu"),  # by its value
         ("device=0", ""),
         ("pretrained=True", "model.weights=DEFAULT"),
-        ("pretrained=false", ""),
+        ("pretrained=false", "model.weights=null"),
+        ("pretrained=no", "model.weights=null"),
+        ("--pretrained false", "model.weights=null"),
+        ("amp=0", "trainer.precision=32-true"),  # auto may use bf16
+        ("--amp=false", "trainer.precision=32-true"),
+        ("amp=bf16-mixed", "trainer.precision=bf16-mixed"),
+        ("early_stopping=5", "callbacks=early_stopping"),  # no file of callbacks
+        ("torchcompile=max-autotune", "compile=max-autotune"),
+        ("norm_weight_decay=0", "optim.no_decay_on=[norm]"),
+        ("norm_weight_decay=0.0", "optim.no_decay_on=[norm]"),
         ("pretrained=x.pth", "model.weights=x.pth"),
         ("patience=5", "callbacks=early_stopping callbacks.early_stopping.patience=5"),
         ("lr0=0.1", "optim.scaling=none optim.lr=0.1"),
@@ -95,6 +106,25 @@ def test_a_word_of_another_program_is_translated_however_it_is_typed(line: str, 
         composed("train", [*shlex.split(line), "seed=3"])
     (mistake,) = error.value.mistakes
     assert " ".join(mistake.fixes[0].options) == meant
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("recipe", [["data=imagefolder"], ["experiment=own_photos"]])
+def test_a_flag_that_is_off_is_off_after_the_correction(recipe: list[str]):
+    """Where the config, or the recipe, has it on."""
+    start = composed("train", recipe)
+    for term in TERMS:
+        option, equals, on = term.here.rpartition(" ")[2].partition("=")
+        if not equals or "{}" in term.here or term.here.startswith("python"):
+            continue
+        for off in ("false", "no"):
+            with pytest.raises(ConfigError) as error:
+                composed("train", [*recipe, f"{known_terms.plain(term.names[0])}={off}"])
+            fix = error.value.mistakes[0].fixes[0]
+            typed = dict(each.split("=", 1) for each in fix.options)
+            before = OmegaConf.select(start.config, option)
+            before = before.get("name") if isinstance(before, DictConfig) else before  # of a group
+            assert typed.get(option, shown(before)) != on, (term.names, off)
 
 
 @pytest.mark.usefixtures("here")

@@ -165,13 +165,27 @@ def of_other_program(verb: str, typed: Sequence[str], term: Term, values: Sequen
         return Mistake(what, at, hint=f"run `{here}` ({note})", typed=words)
     if here not in (term.here, *term.values.values()) or (here and not term.here):  # the note says why there is nothing
         note = ""
-    if key and here and here == term.here and "{}" not in here:  # amp=true for --amp
-        meant = FLAG.nearest(value) or value
-        here, note = ("", note) if meant == "false" else (here, note)
-        here = here if meant in ("true", "false") else f"{key_of(here.split()[-1])}={{}}"
+    is_sure = True
+    if values and here and here == term.here and "{}" not in here and value.lower() not in term.values:
+        here, is_sure = _of_flag(verb, term, value, is_key=bool(key))
     options = [word.replace("{}", ",".join(values or [value]) if "[{}]" in word else value) for word in here.split()]
     if unread := [each for each in map(key_of, options) if each in declared("train") and each not in keys]:
         what += f", and {verb} has no use for {unread[-1]}"
         return Mistake(what, at, fixes=(without_effect(key or option),), typed=words)
     left = (key,) if key else () if options else (option,)
-    return Mistake(what, at, (Fix(tuple(options), left, f"({note})" if note else "", is_meant=True),), typed=words)
+    return Mistake(what, at, (Fix(tuple(options), left, f"({note})" if note else "", is_meant=is_sure),), typed=words)
+
+
+def _of_flag(verb: str, term: Term, value: str, *, is_key: bool) -> tuple[str, bool]:
+    """Return (what to type for an option of another program that needs no value but has one, whether that says the
+    same). A flag that is off is typed, too: a recipe may have it on."""
+    option, _, on = term.here.split()[-1].partition("=")
+    known, meant = declared(verb).get(key_of(option)), FLAG.nearest(value)
+    if meant == "false":
+        is_flag = known is not None and known.type is bool
+        return term.values.get(meant) or (f"{option}={'false' if on == 'true' else 'true'}" if is_flag else ""), True
+    if meant == "true" or not is_key:
+        return term.here, True
+    group = conf_dir() / option
+    can_be = not group.is_dir() or (group / f"{value}.yaml").is_file()
+    return (f"{option}={{}}", True) if can_be else (term.here, False)  # amp=bf16-mixed; early_stopping=5
