@@ -93,3 +93,6 @@ def test_near_copies_across_the_splits(
     with (PASS / "near_copies.csv").open(newline="", encoding="utf-8-sig") as file:
         assert len(list(csv.DictReader(file))) == 12
     assert page.count('<ul class="gallery small">') == 6 + 2 and 'id="near-copies"' in page
+    section = page.partition('id="near-copies"')[2].partition("</section>")[0]
+    assert (section.count(" · 240 × 180<br>"), section.count(" · 200 × 150<br>")) == (6, 6), "which is the better one"
+    assert section.count("of what both show is the same") == 6, "one of them may be cropped"

@@ -68,7 +68,11 @@ def _items(checked: Checked, features: Features, group: Group, number: int) -> l
 
     def item(at: int) -> dict[str, object]:
         label = features.labels[features.targets[at]]
-        return checked.item(*features.place(at), choice=checked.choice(FILE, features.paths[at], label, group=own))
+        split, index = features.place(at)
+        rows = checked.quality.get(split)  # a report has none
+        size = "" if rows is None else f" · {rows[index]['width']} × {rows[index]['height']}"
+        choice = checked.choice(FILE, features.paths[at], label, group=own)
+        return checked.item(split, index, choice=choice, label=label + size)
 
     items = [item(at) for at in group.members[:NUM_PICTURES]]
     where = (
@@ -82,7 +86,7 @@ def _items(checked: Checked, features: Features, group: Group, number: int) -> l
     said = [
         where,
         *(["two classes"] if group.is_two_classes else []),
-        f"{percent(least, 0)} of the picture is the same",
+        f"{percent(least, 0)} of what both show is the same",
     ]
     said += [f"{num_more:,} more {'is' if num_more == 1 else 'are'} not shown, and stay"] if num_more > 0 else []
     items[0]["said"] = ", ".join(said)
