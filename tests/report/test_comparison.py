@@ -146,6 +146,14 @@ def test_a_corrected_label_counts_for_both_nets_and_a_class_that_the_old_net_doe
     assert "5 images had another label" in (tmp_path / "both/comparison.html").read_text()
 
 
+def test_no_line_names_weights_of_a_library_as_a_checkpoint(run: Run, tmp_path: Path):
+    write_images(tmp_path / "a", {"cat": 3})
+    paths = [f"a/cat/{number:03}.jpg" for number in range(3)]
+    for name, more in (("one", {"checkpoint": None, "weights": "DEFAULT"}), ("two", {})):
+        write_evaluation(tmp_path / name, probabilities([0, 0, 1]), np.zeros(3, int), CLASSES, paths=paths, **more)
+    assert "checkpoint=DEFAULT" not in run("report", "one", "two", "out=both", code=0).stdout
+
+
 def test_a_net_that_may_know_the_images_by_heart_is_kept_only_if_it_does_not(run: Run, tmp_path: Path):
     write_images(tmp_path / "a", {"cat": 60})
     paths = [f"a/cat/{number:03}.jpg" for number in range(60)]

@@ -207,7 +207,9 @@ def _next_steps(old: Predictions, new: Predictions, verdict: Verdict) -> list[tu
     """Return what can be done next, as (words, line to type)."""
     kept = old if verdict.kept == "old" else new
     steps = classify(_run_or_file(kept)) if kept.checkpoint is not None else []
-    return [*steps, *(_more_images(_run_or_file(old), _run_or_file(new)) if verdict.is_open else [])]
+    if not verdict.is_open or None in (old.checkpoint, new.checkpoint):  # weights of a library, which no line names
+        return steps
+    return [*steps, *_more_images(_run_or_file(old), _run_or_file(new))]
 
 
 def _run_or_file(found: Predictions) -> Path:
