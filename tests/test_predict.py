@@ -19,8 +19,8 @@ from conftest import Run, write_images
 from PIL import Image
 
 from imagenet_ddp import predict
-from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.walk import find_images
 from imagenet_ddp.runs.result_files import NOT_FINITE

@@ -8,7 +8,7 @@ from measure import Job, main
 
 from imagenet_ddp.benchmark.loader import epochs_of, make_variants, one_core, time_interleaved, train_loader
 from imagenet_ddp.benchmark.results import Results, ratio, row
-from imagenet_ddp.config.schema.commands import BenchmarkOptions
+from imagenet_ddp.config.schema.benchmark import BenchmarkOptions
 
 THEIRS = "pytorch/examples: files, Pillow"
 

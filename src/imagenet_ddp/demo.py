@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.config.schema.commands import DemoConfig
+from imagenet_ddp.config.schema.predict import DemoConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.mistakes import Mistake, meant

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
-from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
-from imagenet_ddp.config.schema.commands import FeaturesConfig
+from imagenet_ddp.config.schema.features import FeaturesConfig
 from imagenet_ddp.config.schema.learning import CompileConfig
 from imagenet_ddp.curation.features import pass_name
 from imagenet_ddp.errors import ConfigError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.decision_lists import require_carried_out, require_readable
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
 from imagenet_ddp.errors import ConfigError

@@ -10,7 +10,7 @@ from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import HashStore, PrefixStore
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.failure import read_failure

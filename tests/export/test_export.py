@@ -22,7 +22,8 @@ from torch import nn
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
+from imagenet_ddp.config.schema.export import ExportConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.errors import ConfigError, RunError

@@ -13,7 +13,8 @@ from conftest import Run
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import EvaluateConfig, PredictConfig
+from imagenet_ddp.config.schema.evaluate import EvaluateConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.config.section import WITH_ARGS, make, to_plain
 from imagenet_ddp.config.stored import literal, not_plain, refused
 from imagenet_ddp.distributed.place import Place

@@ -9,7 +9,7 @@ import torch
 from conftest import Run
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_config import resolved_config
 from imagenet_ddp.launch.trained_model import load

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ROOT, SMALL, Run
 
-from imagenet_ddp.config.schema.commands import METRICS
+from imagenet_ddp.config.schema.evaluate import METRICS
 from imagenet_ddp.distributed.launchers import table
 from imagenet_ddp.exported.formats import check_model_file, registry
 from imagenet_ddp.exported.formats.safetensors import Safetensors

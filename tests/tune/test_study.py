@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagenet_ddp.config.schema.commands import TuneOptions
+from imagenet_ddp.config.schema.tune import TuneOptions
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.tune.options import StudyPlan
 from imagenet_ddp.tune.search_space import read

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.prepare import options as prepare_options

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from imagenet_ddp.config.schema.commands import METRICS
+from imagenet_ddp.config.schema.evaluate import METRICS
 from imagenet_ddp.models.task import has_class
 from imagenet_ddp.use.further_metrics import further_metrics
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import imagenet_ddp
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.unknown import read, write
 from imagenet_ddp.export.write_and_compare import export

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import relabel

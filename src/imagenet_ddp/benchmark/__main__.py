@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagenet_ddp.benchmark import results, trainings
 from imagenet_ddp.cli import command, overrides, parse
-from imagenet_ddp.config.schema.commands import BenchmarkConfig
+from imagenet_ddp.config.schema.benchmark import BenchmarkConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import must_be, setting

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig, num_devices

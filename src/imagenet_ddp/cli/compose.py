@@ -19,6 +19,7 @@ from imagenet_ddp.cli.explain import in_file, refused
 from imagenet_ddp.cli.explain_words import ways_to_read
 from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.learning import ModelConfig
@@ -55,7 +56,7 @@ class Composed:
     name: str = ""
     place: Place | None = None
     scan: Scan | None = None
-    values: commands.CommonConfig | None = None
+    values: CommonConfig | None = None
 
     @property
     def words(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor import scaling

@@ -8,7 +8,7 @@ import os
 import sys
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch

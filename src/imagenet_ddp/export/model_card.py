@@ -10,7 +10,7 @@ import yaml
 
 from imagenet_ddp.config.figures import START
 from imagenet_ddp.config.paths import HUB
-from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.export import timm_config
 from imagenet_ddp.export.program import templates

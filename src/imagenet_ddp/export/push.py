@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.paths import HUB
-from imagenet_ddp.config.schema.commands import ExportConfig
+from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.export import model_card, program, timm_config
 from imagenet_ddp.exported.formats.base import CARD, CONFIG, KEY

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, quoted
-from imagenet_ddp.config.schema.commands import TrainedConfig
+from imagenet_ddp.config.schema.common import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig, FilesData, FolderData
 from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.data.sources.layout import find_layout

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.paths import is_file
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
+from imagenet_ddp.config.schema.prepare import PrepareConfig
 from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.wrong_labels import FILE
 from imagenet_ddp.data import check_data

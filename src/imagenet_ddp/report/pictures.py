@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.paths import seen_from
-from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.section import typed_config, with_all_keys
 from imagenet_ddp.config.stored import refused

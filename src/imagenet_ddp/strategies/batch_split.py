@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.validators import integer

@@ -10,9 +10,9 @@ from omegaconf import OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.config.paths import relative_options
-from imagenet_ddp.config.schema.commands import TuneOptions
 from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.schema.read_if import unread
+from imagenet_ddp.config.schema.tune import TuneOptions
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, key_of, without

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.label_next import choose
 from imagenet_ddp.curation.wrong_labels import MOVE
 from imagenet_ddp.data.contact_sheet import Line, draw_sheet, drawable, save_sheet

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema.commands import DemoConfig
+from imagenet_ddp.config.schema.predict import DemoConfig
 from imagenet_ddp.data.decoding.decode import decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.walk import find_images

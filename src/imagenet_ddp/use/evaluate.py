@@ -8,8 +8,8 @@ import lightning.pytorch as L
 from torch import nn
 
 from imagenet_ddp.callbacks.run_files import BadImagesList
-from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.curation.unknown import Reference, file_of
 from imagenet_ddp.data.module import ImageDataModule

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from imagenet_ddp.config.schema.commands import FeaturesConfig
+from imagenet_ddp.config.schema.features import FeaturesConfig
 from imagenet_ddp.curation import unknown
 from imagenet_ddp.curation.features import FILE, Features, read_features, write_features, write_parquet
 from imagenet_ddp.curation.recognise import digest_of, stamps_of

@@ -7,7 +7,7 @@ import torch
 import torchmetrics.classification as tm
 from torch import Tensor
 
-from imagenet_ddp.config.schema.commands import METRICS
+from imagenet_ddp.config.schema.evaluate import METRICS
 
 MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import train_line
-from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig, FolderData
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.sources.registry import implied
 
 _PLACE = ("train_dir", "val_dir", "val_fraction")  # keys that say where the class folders are

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names

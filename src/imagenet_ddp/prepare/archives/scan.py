@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from imagenet_ddp.config.schema.commands import PrepareConfig
+from imagenet_ddp.config.schema.prepare import PrepareConfig
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source
 from imagenet_ddp.data.sources.cells import read_cells
