@@ -34,7 +34,8 @@ def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, 
 def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     with contextlib.suppress(SystemExit):
         _run(monkeypatch, command, "--help")
-    assert f"python -m imagenet_ddp.{command}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"  imagenet-ddp {command} " in said and "python -m" not in said
 
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

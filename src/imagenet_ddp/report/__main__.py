@@ -24,7 +24,7 @@ from imagenet_ddp.runs import plots
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write, below, beside, describe_path, exists, not_writable_reason
 from imagenet_ddp.system.table_files import BOM, DELIMITERS
-from imagenet_ddp.system.text import count_noun, printable, shorten_list
+from imagenet_ddp.system.text import as_typed, count_noun, printable, shorten_list
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     with command.run_command("report", read):
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print(HELP, end="")
+            print(as_typed(HELP), end="")
             return
         options = read(sys.argv[1:])
         page = None
