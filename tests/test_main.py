@@ -35,7 +35,7 @@ def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys:
     with contextlib.suppress(SystemExit):
         _run(monkeypatch, command, "--help")
     said = capsys.readouterr().out
-    assert f"  imagenet-ddp {command} " in said and "python -m" not in said
+    assert f"imagenet-ddp {command} " in said and f"python -m imagenet_ddp.{command}" not in said
 
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
