@@ -1,5 +1,6 @@
 """python -m imagenet_ddp.export: what it writes is read by the formats' own libraries, and gives what predict gives."""
 
+import csv
 import json
 import os
 import shutil
@@ -451,8 +452,16 @@ def test_the_page_classifies_in_a_browser(
         height = browser.evaluate(
             "(() => { facts.labels[0] = 'balle de golf'; const item = element('li'), text = element('div'); "
             "item.append(element('div'), text); document.getElementById('results').append(item); "
-            "answer(text, { probabilities: facts.labels.map((_, number) => number ? 0 : 0.5) }); "
+            "answer(text, '', { probabilities: facts.labels.map((_, number) => number ? 0 : 0.5) }); "
             "const { offsetHeight } = text.querySelector('ol span'); item.remove(); return offsetHeight; })()"
+        )
+        saved = list(csv.reader(browser.evaluate("rows.pop() && table()").splitlines()))
+        unsure = browser.evaluate(
+            "(() => { const item = element('li'); facts.familiarity_threshold = 0.1; "
+            "return [[0.6, 0], [0.4, 1], [0.9, 0]]"
+            ".map(([share, familiarity]) => { answer(item, '=1', { probabilities: facts.labels.map((_, number) => "
+            "number ? number === 1 ? 0.3 : 0 : share), familiarity }); return item.querySelector('h2:last-of-type')"
+            ".textContent; }).concat(table().includes(`\"'=1\"`), item.querySelector('ol').childElementCount); })()"
         )
         assert 0 < height < 30, "on a phone, a name is on one line beside the longest words"
         assert {address.partition(":")[0] for address in browser.addresses} <= {"file", "blob", "data"}
@@ -460,4 +469,12 @@ def test_the_page_classifies_in_a_browser(
     assert "cannot read" in broken and nothing == {}
     for (text, shares), row, path in zip(found, wanted.tolist(), paths, strict=True):
         assert path.name in text
-        assert shares == pytest.approx(dict(zip(predictor.labels, row, strict=True)), abs=1e-2)
+        all_shares = dict(zip(predictor.labels, row, strict=True))
+        assert shares == pytest.approx({label: all_shares[label] for label in shares}, abs=1e-2)
+        assert shares and sum(all_shares.values()) - sum(shares.values()) < 1e-2, "only what would be 0.0 % is left out"
+    assert saved[0] == ["path", "class_1", "probability_1", "known", "error"]
+    assert [line[0] for line in saved[1:]] == [*(path.name for path in paths), "broken.jpg"]
+    for line, row in zip(saved[1:], wanted.tolist(), strict=False):
+        assert line[1] == predictor.labels[row.index(max(row))] and float(line[2]) == pytest.approx(max(row), abs=1e-2)
+    assert saved[-1][1] == "" and "cannot read" in saved[-1][4]
+    assert unsure == ["Not sure", f"Not sure: balle de golf 40 % or {predictor.labels[1]} 30 %", "Not sure", True, 2]

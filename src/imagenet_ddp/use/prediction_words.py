@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from imagenet_ddp.config.figures import SURE
 from imagenet_ddp.system.text import percent
 
 if TYPE_CHECKING:
     from imagenet_ddp.use.predictor import Result
-
-SURE = 0.5  # least probability of a class that people are told without a second one
 
 
 def sure_classes(result: "Result", *, has_several: bool) -> list[int]:

@@ -4,6 +4,7 @@ const LONGEST = 16; // short sides of a picture, the rest is cut off, as in ever
 
 const facts = JSON.parse(document.getElementById("imagenet_ddp").textContent);
 const state = document.getElementById("state"), results = document.getElementById("results");
+const save = document.getElementById("save"), rows = []; // of the table to save
 
 function bytes(id) {
   const text = atob(document.getElementById(id).textContent);
@@ -58,35 +59,42 @@ async function decode(file) {
   return [pixels, canvas.height, canvas.width];
 }
 
-// The likelihood scale of the IPCC (2010).
-function inWords(share) {
-  const steps = [[0.99, "virtually certain"], [0.9, "very likely"], [0.66, "likely"], [0.33, "about as likely as not"], [0.1, "unlikely"]];
-  const step = steps.find(([least]) => share >= least);
-  return step ? step[1] : "very unlikely";
-}
-
 function element(tag, text = "", properties = {}) {
   return Object.assign(document.createElement(tag), { textContent: text }, properties);
 }
 
-function answer(item, { probabilities, familiarity }) {
+function percent(share, digits) {
+  return `${(100 * share).toFixed(digits)} %`;
+}
+
+// Adds the answer to an item, in the words of predict.
+function answer(item, name, { probabilities, familiarity }) {
   const shares = Array.from(probabilities);
   if (!shares.every(Number.isFinite)) throw new Error("the model gives no number for it");
   const order = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, 5);
-  const isKnown = familiarity === undefined || familiarity >= facts.familiarity_threshold;
-  const first = `${facts.labels[order[0]]}, ${inWords(shares[order[0]])}`;
-  item.append(element("h2", isKnown ? first : "Not sure"));
+  const hasKnown = familiarity !== undefined, isKnown = !hasKnown || familiarity >= facts.familiarity_threshold;
+  const [first, second] = order.map((index) => `${facts.labels[index]} ${percent(shares[index], 0)}`);
+  const isSure = isKnown && shares[order[0]] >= Number(results.dataset.sure);
+  item.append(element("h2", isSure ? first : isKnown && second ? `Not sure: ${first} or ${second}` : "Not sure"));
   if (!isKnown) item.append(element("p", "This picture is unlike those that the model was trained on. It would say:"));
   const list = element("ol");
-  for (const index of order) {
+  for (const index of order.filter((index, place) => !place || shares[index] >= 0.0005)) { // others would be 0.0 %
     const row = element("li");
     const share = shares[index];
     row.append(element("span", facts.labels[index]));
-    row.append(element("span", `${(100 * share).toFixed(1)} %`, { className: "share" }));
+    row.append(element("span", percent(share, 1), { className: "share" }));
     row.append(element("meter", "", { value: share, title: facts.labels[index] }));
     list.append(row);
   }
   item.append(list);
+  rows.push([name, facts.labels[order[0]], shares[order[0]].toFixed(6), hasKnown ? (isKnown ? "yes" : "no") : "", ""]);
+}
+
+// Returns the table to save, with the columns of predict. An apostrophe keeps a spreadsheet from running a name.
+function table() {
+  const cell = (text) => `"${text.replace(/^'*[=+\-@\t\r ]/, "'$&").replaceAll('"', '""')}"`;
+  const lines = [["path", "class_1", "probability_1", "known", "error"], ...rows];
+  return lines.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
 // Shows a file above the items that were there when it was dropped.
@@ -98,18 +106,22 @@ async function show(file, earlier, classify) {
   text.append(element("p", file.name, { className: "name" }));
   item.append(frame, text);
   results.insertBefore(item, earlier);
+  const refuse = (reason) => {
+    text.append(element("p", reason));
+    rows.push([file.name, "", "", "", reason]);
+  };
   let pixels;
   try {
     pixels = await decode(file);
   } catch {
     frame.remove();
-    text.append(element("p", "This browser cannot read the file as a picture. Use JPEG, PNG or WebP."));
+    refuse("This browser cannot read the file as a picture. Use JPEG, PNG or WebP.");
     return;
   }
   try {
-    answer(text, await classify(...pixels));
+    answer(text, file.name, await classify(...pixels));
   } catch (error) {
-    text.append(element("p", `This picture could not be classified: ${error.message}`));
+    refuse(`This picture could not be classified: ${error.message}`);
   }
 }
 
@@ -130,10 +142,16 @@ function add(files) {
       await new Promise((done) => setTimeout(done)); // so that the line above is seen
       await show(file, earlier, classify);
       state.textContent = "";
+      save.hidden = false;
       return classify;
     });
   }
 }
+
+save.addEventListener("click", () => {
+  const address = URL.createObjectURL(new Blob(["\ufeff", table()], { type: "text/csv" }));
+  element("a", "", { href: address, download: "answers.csv" }).click();
+});
 
 const drop = document.getElementById("drop"), input = document.getElementById("files");
 input.addEventListener("change", () => { add(Array.from(input.files)); input.value = ""; });

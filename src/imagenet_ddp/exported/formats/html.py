@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_ddp.config.figures import SURE
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.onnx import Onnx, halve_weights, open_session, with_metadata
@@ -78,6 +79,7 @@ output, *familiarity = session.run(None, {{"images": batch}})
             "labels": class_list(stated["labels"], 12),
             "model": base64.b64encode(with_metadata(built, metadata).SerializeToString()).decode(),
             "runtime": runtime,
+            "sure": SURE,
             "parts": {name: _packed(file) for name, file in runtime.files.items()},
         }
         path.write_bytes(render(_TEMPLATE, context))
