@@ -17,7 +17,7 @@ from typing import Any
 from imagenet_ddp.benchmark import results
 from imagenet_ddp.benchmark.trainings import Measured, Trainings, probed
 from imagenet_ddp.cli.parse import composed
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import typed_config
 
 HERE = Path(__file__).resolve().parent

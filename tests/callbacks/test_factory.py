@@ -14,7 +14,7 @@ from imagenet_ddp.callbacks.loggers import MLFlowLogger
 from imagenet_ddp.callbacks.sequence import First, Last
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.log import Log

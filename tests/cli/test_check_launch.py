@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.cli import check_launch
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.system import nvidia_gpus
 

@@ -15,8 +15,8 @@ from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, join_boun
 from helpers.ports import free_port, program
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import commands as module
 from imagenet_ddp.distributed import compare_members, shared_file, store, store_file

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.distributed import compare_members
 from imagenet_ddp.distributed.compare_members import code_digest, differences, shared_gpus
 from imagenet_ddp.launch.processes import compared_options

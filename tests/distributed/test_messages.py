@@ -10,8 +10,8 @@ from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import HashStore, PrefixStore
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.failure import read_failure
 from imagenet_ddp.distributed.messages import Messages

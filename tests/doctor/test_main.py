@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import Run, clean_environ, small_run
 
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.devices import use_device

@@ -18,7 +18,7 @@ from helpers.plans import plan_of
 from torch.distributed import TCPStore
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import inspect_machine, run_checks

@@ -13,9 +13,9 @@ from imagenet_ddp.cli.check_config import Checked
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import composed
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.config.schema.common import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
+from imagenet_ddp.config.schema.run import CommonConfig, RunConfig
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch.job import _resumed_config

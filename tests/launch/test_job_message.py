@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import to_plain, typed_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job

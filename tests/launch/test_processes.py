@@ -9,7 +9,7 @@ import pytest
 from conftest import SMALL
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import typed_config
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed.place import Place

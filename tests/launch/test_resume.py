@@ -18,8 +18,8 @@ from helpers.hints import options_of
 from helpers.train_runs import probe, start, wait_for
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError

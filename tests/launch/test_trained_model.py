@@ -19,8 +19,8 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import new_config

@@ -5,8 +5,8 @@ import pytest
 import timm
 import torchvision
 
-from imagenet_ddp.config.schema.common import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.keys import declared
+from imagenet_ddp.config.schema.run import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.models.check_learning import CLASSIFIERS, validate

@@ -11,8 +11,8 @@ import torch
 from conftest import SMALL, Run
 from PIL import Image
 
-from imagenet_ddp.config.schema.common import RunConfig
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.models import ImageClassifier
 from imagenet_ddp.models.check_labels import validate
 from imagenet_ddp.models.several_labels import MeanAveragePrecision, SeveralLabels

@@ -9,8 +9,8 @@ from helpers.fake_ranks import FakeRanks, call_all, connect, join_all
 from helpers.plans import plan_of
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import ranks

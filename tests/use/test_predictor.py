@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.transforms import IMAGENET_MEAN, EvalTransform
 from imagenet_ddp.errors import ConfigError

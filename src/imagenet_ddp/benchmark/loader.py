@@ -16,9 +16,9 @@ import torch
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import link_images
 from imagenet_ddp.config.schema.benchmark import BenchmarkConfig, BenchmarkOptions
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import ImageFolderData, PackedData
 from imagenet_ddp.config.schema.prepare import PrepareConfig, PrepareOptions
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.augment import make_own_transform, make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader

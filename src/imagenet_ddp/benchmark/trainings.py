@@ -16,7 +16,7 @@ import numpy as np
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.config.schema.benchmark import BenchmarkConfig
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import RunError

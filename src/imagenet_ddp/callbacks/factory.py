@@ -19,7 +19,7 @@ from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.sequence import in_order
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.figures import START, figure_of
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import RunError, is_silent_end, place_of, silent_end

@@ -14,11 +14,11 @@ from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.explain import unknown
 from imagenet_ddp.config import own_code, stored
 from imagenet_ddp.config.schema import commands, keys
-from imagenet_ddp.config.schema.common import CommonConfig, TrainedConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.config.schema.read_if import unread
+from imagenet_ddp.config.schema.run import CommonConfig, TrainedConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown

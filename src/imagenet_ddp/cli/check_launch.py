@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig, num_devices
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed import nccl

@@ -19,10 +19,10 @@ from imagenet_ddp.cli.explain import in_file, refused
 from imagenet_ddp.cli.explain_words import ways_to_read
 from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import FREE_KEYS, leaves, typed_config
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for

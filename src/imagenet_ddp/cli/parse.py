@@ -19,8 +19,8 @@ from imagenet_ddp.cli.consequences import of_given_keys
 from imagenet_ddp.cli.options import Files, Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError

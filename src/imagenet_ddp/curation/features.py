@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.errors import ConfigError

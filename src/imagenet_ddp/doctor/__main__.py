@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import command, parse
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import Check, Machine, failed, inspect_machine, run_checks

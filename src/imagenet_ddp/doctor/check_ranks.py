@@ -11,8 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor import scaling
 from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES

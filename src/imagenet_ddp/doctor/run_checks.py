@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import with_known_host

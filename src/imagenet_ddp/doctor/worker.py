@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor.run_checks import Check, failed
 from imagenet_ddp.errors import ConfigError

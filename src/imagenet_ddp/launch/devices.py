@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from imagenet_ddp.cli.check_launch import is_too_small_for_bf16
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting

@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted
-from imagenet_ddp.config.schema.common import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.features import FeaturesConfig
+from imagenet_ddp.config.schema.run import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.stored import to_type

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from imagenet_ddp.cli.check_launch import validate_multi_process
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data.decoding.decode import choose_decoder
 from imagenet_ddp.data.loader_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std

@@ -11,8 +11,8 @@ from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.compose import selected
 from imagenet_ddp.cli.other_command import is_of_other
 from imagenet_ddp.config import own_code
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.keys import is_per_machine
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import scan

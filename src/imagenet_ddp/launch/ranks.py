@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError, RunError, SharedError
 from imagenet_ddp.launch.job import Job, after_loss, after_stop

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config import paths
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import OneOf, leaves
 from imagenet_ddp.config.validators import shown

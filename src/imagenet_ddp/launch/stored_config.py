@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import follow_image_size, lay_over, merge_overrides, quoted
-from imagenet_ddp.config.schema.common import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig, FilesData, FolderData
+from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.config.section import to_config, typed_config
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import options_for

@@ -12,8 +12,8 @@ from torch import Tensor
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import lay_over
 from imagenet_ddp.config.figures import START, TOP1
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, check_classes, class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting

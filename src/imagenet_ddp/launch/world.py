@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.connection import FailureWatch, Meeting, Messages, connect_ranks
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.launch import devices

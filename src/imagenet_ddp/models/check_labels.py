@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.paths import is_file
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, must_be, setting

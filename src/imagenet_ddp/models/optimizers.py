@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.optimizers import OptimConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import is_in_head
 

@@ -14,7 +14,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder, write_in
 from imagenet_ddp.system.process import finish_before_exit

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.config.schema.common import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.plan import Plan

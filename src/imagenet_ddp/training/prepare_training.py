@@ -13,7 +13,7 @@ from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.figures import START
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.curation.features import FILE, FOLDER, pass_name
 from imagenet_ddp.data.transforms import last_train_size
 from imagenet_ddp.errors import ConfigError

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.data.transforms import last_train_size, mean_and_std, normalise
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.devices import choose_cudnn_benchmark

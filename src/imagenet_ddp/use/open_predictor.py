@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.schema.common import TrainedConfig
+from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.exported.formats.registry import graph_format
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.cli.check_launch import find_place
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.place import Address, Place

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.common import CommonConfig
+from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import Example, choice, integer, list_of
 

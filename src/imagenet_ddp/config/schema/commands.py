@@ -5,12 +5,12 @@ import functools
 from hydra.core.config_store import ConfigStore
 
 from imagenet_ddp.config.schema.benchmark import BenchmarkConfig
-from imagenet_ddp.config.schema.common import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.export import ExportConfig
 from imagenet_ddp.config.schema.features import FeaturesConfig
 from imagenet_ddp.config.schema.predict import DemoConfig, PredictConfig
 from imagenet_ddp.config.schema.prepare import PrepareConfig
+from imagenet_ddp.config.schema.run import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.submit import SubmitConfig
 from imagenet_ddp.config.schema.tune import TuneConfig
 from imagenet_ddp.config.section import with_all_keys

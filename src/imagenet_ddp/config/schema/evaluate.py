@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from imagenet_ddp.config.schema.common import TrainedConfig
 from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.config.validators import Example, choice, list_of
 
 # Further metrics of evaluate: name -> (class of torchmetrics.classification, its arguments). macro is the mean over the

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from imagenet_ddp.config.schema.common import TrainedConfig
+from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.config.validators import Example, choice, integer, matching, number
 
 # the rule of huggingface_hub's validate_repo_id

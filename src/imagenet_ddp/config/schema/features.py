@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from imagenet_ddp.config.schema.common import TrainedConfig
 from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.config.validators import Example, PerMachine, matching
 
 

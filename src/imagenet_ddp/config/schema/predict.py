@@ -4,7 +4,7 @@ from typing import Annotated
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.common import CHECKPOINT, TrainedConfig
+from imagenet_ddp.config.schema.run import CHECKPOINT, TrainedConfig
 from imagenet_ddp.config.validators import Example, choice, integer
 
 

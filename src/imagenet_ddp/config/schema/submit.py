@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Annotated
 
-from imagenet_ddp.config.schema.common import RunConfig
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import Example, integer, matching
 

@@ -1,7 +1,6 @@
 """Read folders of class folders (data=imagefolder)."""
 
 import re
-import shlex
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -23,7 +22,6 @@ from imagenet_ddp.data.sources.layout import (
     class_folders_or_none,
     find_layout,
     has_class_folders,
-    inner_folder,
     is_split,
     splits_in,
 )
@@ -32,19 +30,26 @@ from imagenet_ddp.data.sources.walk import (
     Heic,
     class_folders,
     describe_left_out,
-    has_images,
     list_folder,
     look_in,
     unpacked,
 )
+from imagenet_ddp.data.sources.wrong_folder import (
+    above_classes,
+    foreign_classes,
+    no_classes,
+    of_inner,
+    overlap,
+    unsorted,
+    without_typed,
+)
 from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, meant, must_be, setting, stands_for
 from imagenet_ddp.system.files import beside, describe_path
-from imagenet_ddp.system.text import class_list, count_noun, percent, shorten_list
+from imagenet_ddp.system.text import class_list, count_noun, percent
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
-MOST_ABOVE = 20  # sub-folders of a folder that may be the one above the folder of the classes
 OF_VAL = " (and its images in val)"
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
 
@@ -107,7 +112,7 @@ class ImageFolder(SourceType[FolderData]):
         if train and purpose is Purpose.CHECK:
             train = train.only({*train.filled, *(val.filled if val else ())})
         if train and val:
-            found += _overlap(layout, train.names, val.names, data) or _foreign_classes(train.classes, val.filled)
+            found += overlap(layout, train.names, val.names, data) or foreign_classes(train.classes, val.filled)
         return Scan(data, seed, purpose, found, partial(_open, data, seed, layout, train, val))
 
     def implied(self, data: FolderData) -> dict[str, Any]:
@@ -157,8 +162,8 @@ class ImageFolder(SourceType[FolderData]):
             return [Mistake(f"data.root must be a folder, but {what}", ("data.root",), (fix,), missing=missing)]
         is_default = (data.train_dir, data.val_dir) == ("train", "val")
         if is_default and not (root / "train").is_dir() and not class_folders(root):
-            is_other = _without_typed(self.options_for(data.root, data.name), data)
-            return [] if is_other else [_unsorted(root, "data.root", needs_labels=need_train)]
+            is_other = without_typed(self.options_for(data.root, data.name), data)
+            return [] if is_other else [unsorted(root, "data.root", needs_labels=need_train)]
         return []
 
     def _list(
@@ -169,7 +174,7 @@ class ImageFolder(SourceType[FolderData]):
         if not folder.is_dir():
             return None, [self._no_folder(folder, key, data, need_train, known)]
         inside = look_in(folder)
-        if mistake := _no_classes(folder, key, inside.names, data, need_train, known):
+        if mistake := no_classes(folder, key, inside.names, data, need_train, known):
             return None, [mistake]
         classes = sorted(set(map(one_form, inside.names)))
         images = list_images(folder, classes, Reading.of(data), inside, whole=whole)
@@ -183,7 +188,7 @@ class ImageFolder(SourceType[FolderData]):
                 f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
             )
             hint = f"{heic.hint}add images, or remove the folder{OF_VAL * (data.val_fraction is None)}"
-            fixes = _of_inner(folder) if folder == Path(str(data.root)) else ()
+            fixes = of_inner(folder) if folder == Path(str(data.root)) else ()
             mistake = Mistake(what, ("data.root",), fixes, hint=hint)
             return (replace(listed, empty=[mistake]), []) if listed.filled else (listed, [mistake])
         if len(empty) == len(classes):
@@ -195,11 +200,11 @@ class ImageFolder(SourceType[FolderData]):
     def _no_folder(self, folder: Path, key: str, data: FolderData, need_train: bool, known: Sequence[str]) -> Mistake:
         """Return the mistake of a split whose folder does not exist."""
         is_train, root, is_share = key == "data.train_dir", str(data.root), data.val_fraction is not None
-        options = _without_typed(self.options_for(root, data.name), data)
+        options = without_typed(self.options_for(root, data.name), data)
         options = [each for each in options if not (is_share and each.startswith("data.val_fraction="))]
         single = class_folders_or_none(Path(root)) if is_train and not options and data.train_dir == "train" else []
         is_first = len(single) == 1 and not is_split(single[0])  # a first class, with others to come
-        if is_first and (mistake := _no_classes(Path(root), key, single, data, need_train, known)):
+        if is_first and (mistake := no_classes(Path(root), key, single, data, need_train, known)):
             return mistake
         if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
             options = [f"data.val_dir={name}"]
@@ -208,7 +213,7 @@ class ImageFolder(SourceType[FolderData]):
             what = f"data.root must contain the class folders, but those of {describe_path(Path(root))} are in {inner}"
             return Mistake(what, ("data.root",), (meant(*options),))
         if not is_train and not need_train and not class_folders_or_none(Path(root)):
-            return _unsorted(Path(root), "data.root", needs_labels=False)
+            return unsorted(Path(root), "data.root", needs_labels=False)
         fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
         return Mistake(
             f"{key} must be a folder, but {describe_path(folder)} does not exist", (key, "data.root"), (fix,)
@@ -218,7 +223,7 @@ class ImageFolder(SourceType[FolderData]):
 def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
     notes, doubts = [layout.note] if layout.note else [], [*map(str, train.empty)] if train else []
     if data.val_fraction is not None and train is not None:
-        notes += filter(None, [_above_classes(layout.train)])
+        notes += filter(None, [above_classes(layout.train)])
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
         together = read_groups(data.groups, train.images, notes=notes)
@@ -231,118 +236,6 @@ def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val
     scored.targets = positions[scored.targets]
     notes += _notes(images, scored)
     return Source(classes, images, scored, notes=notes, digest=digest(images, scored), doubts=doubts)
-
-
-def _no_classes(
-    folder: Path, key: str, classes: Sequence[str], data: FolderData, need_train: bool, known: Sequence[str]
-) -> Mistake | None:
-    """Return a mistake if the sub-folders are not the classes: there are none, they are splits, or the classes are one
-    level below."""
-    is_train, where, root = key == "data.train_dir", describe_path(folder), Path(str(data.root))
-    if not classes:
-        return _unsorted(folder, "data.root" if folder == root else key)
-    named = [name for name in classes if is_split(name)]
-    if len(named) > 1 and splits_in(folder):
-        inside = find_layout(FolderData(root=str(folder)))
-        options = [*_without_typed([f"data.root={folder}"], data), f"data.train_dir={inside.train.name}"]
-        options += [f"data.val_dir={inside.val.name}"] if inside.val.is_dir() else ["data.val_fraction=0.1"]
-        options += ["data.val_fraction=null"] if inside.val.is_dir() and data.val_fraction is not None else []
-        what = (
-            f"{where} must contain a folder per class, but {shorten_list(named)} are named as splits and contain "
-            "folders themselves"
-        )
-        return Mistake(what, (key, "data.root"), (setting(*options),))
-    if len(classes) > 1 or not (is_train or is_split(classes[0]) or (need_train and classes[0] not in known)):
-        return None
-    what = f"{where} must contain folders of at least two classes, but contains only {classes[0]}"
-    if (inner := inner_folder(folder)) != folder:
-        path, has = inner.relative_to(root) if inner.is_relative_to(root) else inner, class_list(class_folders(inner))
-        fix = setting(f"{key}={path}", aim=f"if its folders, {has}, are the classes")
-        return Mistake(what, (key, "data.root"), (fix,))
-    return Mistake(what, ("data.root",), hint=f"add images of another class as {folder}/<class>/") if is_train else None
-
-
-def _above_classes(folder: Path) -> str:
-    """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
-    above the right one; "" if not. A folder with many sub-folders is not asked."""
-    for inner in _with_classes(folder)[:1]:
-        number = len(class_folders(inner))
-        return (
-            f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
-            f"set {shlex.quote(f'data.root={inner}')}."
-        )
-    return ""
-
-
-def _with_classes(folder: Path) -> list[Path]:
-    """Return the sub-folders that look like folders of classes: images lie in two or more of their own sub-folders, and
-    none beside these. A folder with many sub-folders is not asked."""
-    names = class_folders_or_none(folder)
-    each = [folder / name for name in names if len(names) <= MOST_ABOVE]
-    return [
-        at for at in each if not has_images(at) and sum(has_images(at / name) for name in class_folders_or_none(at)) > 1
-    ]
-
-
-def _of_inner(folder: Path) -> tuple[Fix, ...]:
-    """Return what to type if one of the sub-folders of data.root is meant, as the folder above it was typed."""
-    return tuple(
-        setting(f"data.root={inner}", aim=f"if its folders, {class_list(class_folders(inner))}, are the classes")
-        for inner in _with_classes(folder)[:3]
-    )
-
-
-def _unsorted(folder: Path, key: str, *, needs_labels: bool = True) -> Mistake:
-    """Return the mistake of a folder without class folders, and how many images lie in it. key: of the folder.
-    needs_labels: whether a trained net is of no use for these images."""
-    images, left_out = list_folder(folder)
-    heic = Heic.of(left_out)
-    have = (count_noun(len(images), "image") if images else "no images") + heic.words
-    what = f"{describe_path(folder)} must contain a folder per class, but has {have} and no class folders"
-    table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
-    above = folder.absolute().parent
-    if key == "data.root" and images and has_class_folders(above):  # it is one of the classes
-        return Mistake(what, (key,), (did_you_mean(f"data.root={above}"),))
-    other = "" if needs_labels else "; for images without labels, run `python -m imagenet_ddp.predict`, with images="
-    hint = f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}{other}"
-    return Mistake(what, (key,), hint=hint)
-
-
-def _overlap(
-    layout: Layout, train_classes: Sequence[str], val_classes: Sequence[str], data: FolderData
-) -> list[Mistake]:
-    """Return a mistake if the folders of train and val, or two of their class folders, are the same, also by links, or
-    if one is inside the other."""
-    train, val = layout.train.resolve(), layout.val.resolve()
-    classes = {(layout.train / name).resolve() for name in train_classes}
-    is_shared = any((layout.val / name).resolve() in classes for name in val_classes)
-    if not (is_shared or train.is_relative_to(val) or val.is_relative_to(train)):
-        return []
-    what = (
-        f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} and "
-        f"{layout.train} are the same folder, or one contains folders of the other"
-    )
-    hint = (
-        "put other images into a folder of their own, or keep a share of each class with data.val_fraction=0.1. To "
-        f"score training images, run evaluate with data.val_dir={data.val_dir}"
-    )
-    return [Mistake(what, ("data.val_dir", "data.train_dir", "data.root"), hint=hint)]
-
-
-def _foreign_classes(train: list[str], val: list[str]) -> list[Mistake]:
-    """Return a mistake about the classes that only the validation images have, or [] if there are none. A class without
-    validation images is allowed."""
-    if not (only_val := sorted(set(val) - set(train))):
-        return []
-    what = (
-        f"each class of val must also be a class of train, but {len(only_val)} of {len(val)} "
-        f"{'is' if len(only_val) == 1 else 'are'} not: {class_list(only_val)}"
-    )
-    return [Mistake(what, ("data.root",), hint="rename those folders as in train, or remove them")]
-
-
-def _without_typed(options: list[str], data: FolderData) -> list[str]:
-    return [option for option in options if option not in (f"data={data.name}", f"data.root={data.root}")]
 
 
 def _by_names(folder: Path, otherwise: str) -> str:
