@@ -14,6 +14,7 @@ from imagenet_ddp import __main__ as entry
 from imagenet_ddp import __version__
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.system import text
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
@@ -32,8 +33,12 @@ def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("command", ["train", "report"])
 def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    with contextlib.suppress(SystemExit):
-        _run(monkeypatch, command, "--help")
+    text.typed_program.cache_clear()  # other tests have asked how this process was started
+    try:
+        with contextlib.suppress(SystemExit):
+            _run(monkeypatch, command, "--help")
+    finally:
+        text.typed_program.cache_clear()
     said = capsys.readouterr().out
     assert f"imagenet-ddp {command} " in said and f"python -m imagenet_ddp.{command}" not in said
 

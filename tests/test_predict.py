@@ -120,7 +120,7 @@ def test_a_person_at_a_terminal_reads_a_line_of_words(
         assert printed.splitlines() == [f"{printable(path):11}  {words[path]}" for path in rows]
     if typed.get("out") == "p.html":
         html = Path("p.html").read_text(encoding="utf-8")
-        shown = re.findall(r'<li title="([^"]*)">.*?</div>\s*(.*?)<br>', html, re.DOTALL)
+        shown = re.findall(r'<li title="([^"]*)">.*?</(?:div|button)>\s*(.*?)<br>', html, re.DOTALL)
         assert [(path, unescape(said)) for path, said in shown] == [*words.items()]
         assert "first in each part, and images that are unlike the training images last." in html
         parts = ["Not sure", "Without a class", "&lt;b&gt;dog", "tench"]

@@ -67,4 +67,4 @@ def test_any_mistyped_key_is_named(verb: str, data: st.DataObject) -> None:
     found = mistakes(verb, f"{typed}=1")
     assert [each for each in found if typed in each.what and each.advice], found
     meant = {key_of(option) for each in found for fix in each.fixes for option in fix.options}
-    assert meant <= {*declared(verb)}
+    assert meant <= {*declared(verb), *GROUPS}
