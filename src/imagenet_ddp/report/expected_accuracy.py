@@ -16,11 +16,11 @@ _COUNT, _SHARE = integer(1, 2**63 - 1), number(0, 1)
 
 def beside_check(found: Predictions, run: Run) -> tuple[str, bool]:
     """Return (a sentence about the expected accuracy, "" if it is not known; whether a check has found it)."""
-    who, expected = "The training itself", _accuracy(run.summary.get("expected"))
+    expected, is_of_check = _accuracy(run.summary.get("expected")), False
     if (folder := find_pass(found.paths, found.started_in, beside=FILE)) and (
         listed := _accuracy(read_mapping(folder / FILE))
     ):
-        who, expected = "A check", listed
+        expected, is_of_check = listed, True
     if expected is None:
         return "", False
     right, total = (int(found.is_right.sum()), expected.num_right), (len(found), expected.num_images)
@@ -33,10 +33,11 @@ def beside_check(found: Predictions, run: Run) -> tuple[str, bool]:
         wider = f": the interval of this net is wider, because it is that of {total[0]:,} images"
         how = f"The two agree{wider if high - low > most - least else ''}"
     said = (
-        f"{who} expects {interval_words(right[1], total[1])}, from all {total[1]:,} images, each predicted by a "
+        f"{'A check' if is_of_check else 'The training itself'} expects {interval_words(right[1], total[1])}, from all "
+        f"{total[1]:,} images, each predicted by a "
         f"regression that had not learned it. {how}."
     )
-    return said, who == "A check"
+    return said, is_of_check
 
 
 def _accuracy(plain: Any) -> Accuracy | None:
