@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from imagenet_ddp import __version__
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.system import text
+
+
+@pytest.fixture(autouse=True)
+def ask_how_this_process_was_started() -> Iterator[None]:
+    """Other tests of this process have asked, or will: here it is another program."""
+    text.typed_program.cache_clear()
+    yield
+    text.typed_program.cache_clear()
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
@@ -33,12 +42,8 @@ def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("command", ["train", "report"])
 def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    text.typed_program.cache_clear()  # other tests have asked how this process was started
-    try:
-        with contextlib.suppress(SystemExit):
-            _run(monkeypatch, command, "--help")
-    finally:
-        text.typed_program.cache_clear()
+    with contextlib.suppress(SystemExit):
+        _run(monkeypatch, command, "--help")
     said = capsys.readouterr().out
     assert f"imagenet-ddp {command} " in said and f"python -m imagenet_ddp.{command}" not in said
 

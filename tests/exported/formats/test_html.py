@@ -23,6 +23,7 @@ def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: fl
         "model": "",
         "runtime": Runtime("1", {}),
         "parts": {},
+        "sure": 0.5,
     }
     text = render(_TEMPLATE, context).decode()
     assert " of 30 validation images." in text
