@@ -15,3 +15,4 @@ def test_a_net_that_knows_no_training_images_learns_them_first(tmp_path: Path):
     assert [line for _, line in classify(run, has_several_labels=True)] == [then.replace("/best.ckpt", "")]
     (run / "known.npz").touch()
     assert len(classify(run)) == len(classify(run / "best.ckpt")) == 1
+    assert len(classify(run / "checkpoints/best.ckpt")) == 1, "the file is in the run folder of a checkpoint"

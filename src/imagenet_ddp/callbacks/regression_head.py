@@ -25,7 +25,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import compute_features, evaluating
 from imagenet_ddp.models.regression import Regression, fit_regression
-from imagenet_ddp.runs.result_files import KNOWN
+from imagenet_ddp.runs.result_files import known_file
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.strategies.process_group import gather_on_first
 from imagenet_ddp.system.console import Progress
@@ -112,7 +112,7 @@ class RegressionHead(L.Callback):
         features = replace(
             Features.bare(vectors, np.zeros(len(vectors), np.uint64), self._net_digest), targets=targets, is_val=is_val
         )
-        return unknown.write_reference(Path(trainer.default_root_dir) / KNOWN, features, self._net_digest)
+        return unknown.write_reference(known_file(Path(trainer.default_root_dir)), features, self._net_digest)
 
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""

@@ -31,9 +31,8 @@ from imagenet_ddp.curation.recognise import digest_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
-from imagenet_ddp.runs.result_files import KNOWN
+from imagenet_ddp.runs.result_files import KNOWN, known_file
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import count_noun, first_line
 
@@ -169,15 +168,10 @@ def net_digest(net: nn.Module, heads: tuple[str, ...], transform: EvalTransform,
     return digest_of(net, heads, replace(transform, val_mirror=False), reading, "")
 
 
-def file_of(checkpoint: Path) -> Path:
-    """Return the path of known.npz in the run folder of a checkpoint, or beside a checkpoint that is in none."""
-    return (CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent) / KNOWN
-
-
 def find(checkpoint: Path, width: int, digest: Callable[[], str]) -> tuple[Reference | None, str]:
     """Return (the reference of a checkpoint's run, ""), or (None, why there is none). checkpoint: a file of this
     project. width: number of features of its net. digest: returns that of the net, which takes time."""
-    path = file_of(checkpoint)
+    path = known_file(checkpoint)
     if not path.exists():
         return None, f"there is no {path}"
     try:

@@ -45,7 +45,7 @@ class FailureWatch:
         self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True
         self.failed: str | None = None  # the first failure, of this rank or of another rank
         self.code = 1  # exit code for that failure
-        self.when_lost: Callable[[], object] = lambda: None  # what else is said where another rank is gone
+        self.when_lost: Callable[[], object] = lambda: None  # runs after the message that another rank is gone
         watched = {0: range(1, meeting.size), 1: [0]}.get(self._rank, [])
         # rank -> (beats, how often they were the same)
         self._beats: dict[int, tuple[int, int]] = dict.fromkeys(watched, (0, 0))

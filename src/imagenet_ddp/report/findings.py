@@ -12,7 +12,7 @@ from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.result_files import KNOWN
+from imagenet_ddp.runs.result_files import known_file
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -113,7 +113,7 @@ def classify(net: Path, *, has_several_labels: bool = False) -> list[tuple[str, 
     learns for itself what its training images are like."""
     option = quoted(f"checkpoint={short_path(net)}")
     line = shell_line("predict", [option, "images=FOLDER", "out=classes.html"])
-    if has_several_labels or ((net if net.is_dir() else net.parent) / KNOWN).exists():
+    if has_several_labels or known_file(net).exists():
         return [("Classify other images", line)]
     return [
         ('Let this net say "not sure" of images that show none of the classes', shell_line("features", [option])),

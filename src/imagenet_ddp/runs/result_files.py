@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.table_files import table_bytes
@@ -21,6 +22,13 @@ from imagenet_ddp.version import __version__
 
 KNOWN = "known.npz"  # in the run folder: by what images unlike the training images are told, see curation/unknown.py
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
+
+
+def known_file(net: Path) -> Path:
+    """Return the path of known.npz: in a run folder, also in that of a checkpoint, or beside a checkpoint that is in
+    none."""
+    folder = net if net.is_dir() else CheckpointStore.run_dir_of(net) or net.parent
+    return folder / KNOWN
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0, share: str = "") -> str:

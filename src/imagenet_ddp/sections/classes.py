@@ -36,7 +36,6 @@ def classes(checked: Checked) -> Section:
         "splits": list(counts),
         "rows": rows,
         "most": max(most, 1),
-        "few": FEW,
         "num_unreadable": len(checked.unreadable),
     }
     return Section("classes", "Classes", context, findings, "Images of each class")

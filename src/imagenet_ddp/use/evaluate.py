@@ -11,7 +11,7 @@ from imagenet_ddp.callbacks.run_files import BadImagesList
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.curation.unknown import Reference, file_of
+from imagenet_ddp.curation.unknown import Reference
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.errors import ConfigError
@@ -131,7 +131,7 @@ def _find_reference(job: Job, plan: Plan, trained: TrainedModel, net: nn.Module)
     found, reason = find_reference(plan.config, trained, net, job.checkpoint)
     if found is not None and plan.num_own_devices > 1:
         found, reason = None, "strategy=dp shares a batch among several devices"
-    return found, reason if job.checkpoint is not None and file_of(job.checkpoint).exists() else ""
+    return found, reason if job.checkpoint is not None and result_files.known_file(job.checkpoint).exists() else ""
 
 
 def _refuse_auroc(metric_names: Sequence[str], num_classes: int) -> None:

@@ -28,6 +28,7 @@ from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
+from imagenet_ddp.runs.result_files import known_file
 from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training import build
@@ -89,7 +90,7 @@ def run(job: Job, plan: Plan, world: World) -> int:
             write_features(job.run_dir / FILE, features)
             shutil.rmtree(job.run_dir / PARTS, ignore_errors=True)
             if checkpoint is not None and of_net:
-                log.say(unknown.write_reference(unknown.file_of(checkpoint), features, of_net))
+                log.say(unknown.write_reference(known_file(checkpoint), features, of_net))
             rate = f" ({len(collected.result) / seconds:,.1f} images/s)" if collected.result else ""
             missing = f"; {count_noun(unreadable, 'image')} cannot be read" if unreadable else ""
             log.say(f"{count_noun(number, 'image')}, {features.vectors.shape[1]:,} features each{rate}{missing}.")
