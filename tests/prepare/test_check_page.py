@@ -78,6 +78,38 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     assert not re.search(r"url\((?!data:)|@import|https?://", html), "one file, without a network"
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_an_image_outside_the_classes_is_named_and_can_get_one(
+    is_split: bool, photos: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It lies beside the class folders of its split, into one of which it is moved."""
+    shutil.rmtree(photos / EVIL)
+    folder = photos
+    if is_split:
+        shutil.copytree(photos, photos / "train")
+        folder = photos / "val"
+        folder.mkdir()
+        for name in ("Äpfel", "zebra"):
+            (photos / name).rename(folder / name)
+    shutil.copyfile(folder / "zebra" / "01.jpg", folder / "new 1.jpg")
+    html = page_of(photos, monkeypatch)
+    said = "1 image lies outside the class folders and is not used: new 1.jpg; move it into the folder of its class."
+    assert said in words_of(html)
+    (part,) = re.findall(r'<section id="outside">.*?</section>', html, re.DOTALL)
+    assert re.findall('<option value="([^"]*)"', part) == ["", "Äpfel", "zebra", "remove"]
+    lists = photos.parent / "checked"
+    (row,) = rows_of(lists, "outside_classes.csv")
+    assert row == {"path": str((folder / "new 1.jpg").relative_to(photos.parent)), "decision": ""}
+    (lists / "outside_classes.csv").write_text(f"path,decision\n{row['path']},zebra\n", encoding="utf-8")
+    options = ["prepare=relabel", "data=imagefolder", "data.root=photos", "decisions=checked/outside_classes.csv"]
+    relabel.run(prepare_options.read(options, os.environ))
+    assert (folder / "zebra" / "new 1.jpg").is_file() and not (folder / "new 1.jpg").exists()
+    assert "outside the class folders" not in words_of(page_of(photos, monkeypatch))
+    assert rows_of(lists, "outside_classes.csv") == []
+    relabel.run(prepare_options.read([*options, "undo=true"], os.environ))
+    assert (folder / "new 1.jpg").is_file() and not (folder / "zebra" / "new 1.jpg").exists()
+
+
 def test_the_page_and_the_list_keep_the_same_copy(photos: Path, monkeypatch: pytest.MonkeyPatch):
     """The one whose name does not say that it is a copy, then the shortest."""
     names = [("IMG_1114.jpg", "copy_2.jpg", "IMG_1114 (1).jpg"), ("DSC1 - a.jpg", "DSC1 - Copy.jpg", "DSC1_KOPIE2.jpg"),

@@ -34,6 +34,7 @@ from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.sections.exact_copies import FILE as DUPLICATES
+from imagenet_ddp.sections.outside import FILE as OUTSIDE
 from imagenet_ddp.sections.quality import FILE as QUALITY
 from imagenet_ddp.sections.section import Checked, Copy, Urgency
 from imagenet_ddp.sections.unreadable import FILE as BAD_IMAGES
@@ -41,7 +42,7 @@ from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun
 
-LISTS = (BAD_IMAGES, DUPLICATES, NEAR_COPIES, WRONG_LABELS, QUALITY)  # into which a person writes decisions
+LISTS = (BAD_IMAGES, OUTSIDE, DUPLICATES, NEAR_COPIES, WRONG_LABELS, QUALITY)  # into which a person writes decisions
 WINDOW = 4096  # finished probes that may wait for a slow one before them
 HEADER_BYTES = 65536  # with the EXIF data of a photograph, and without those of a second image in the file
 MAX_PRINTED = 20  # bad images named in the summary
@@ -101,7 +102,7 @@ def run(plan: Plan) -> int:
         data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
         decisions={name: earlier_decisions(out / name, out / DECISIONS) for name in LISTS},
         relabel=_relabel_lines(plan, out),
-        can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)],
+        can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)], classes=source.classes,
     )  # fmt: skip
     checked = with_features(checked, plan, out)
     sections = make_sections(checked)

@@ -10,6 +10,7 @@ from imagenet_ddp.sections.exact_copies import exact_copies
 from imagenet_ddp.sections.expected_accuracy import expected_accuracy
 from imagenet_ddp.sections.image_map import image_map
 from imagenet_ddp.sections.near_copies import near_copies
+from imagenet_ddp.sections.outside import outside
 from imagenet_ddp.sections.quality import quality
 from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.sections.unreadable import unreadable
@@ -23,6 +24,7 @@ TO_MEND = "What to mend first"
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     expected_accuracy,
     unreadable,
+    outside,
     exact_copies,
     near_copies,
     wrong_labels,

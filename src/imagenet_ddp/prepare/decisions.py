@@ -127,13 +127,14 @@ def match(
     labels: Labels,
     made: Sequence[Change],
     by_others: Mapping[str, Sequence[Change]],
-    unlabelled: FileImages | None,
+    unlabelled: Sequence[FileImages],
 ) -> tuple[Decided, list[str]]:
     """Return (what is decided, the mistakes). Only images of the source and unlabelled ones are found, whatever the
     paths of the list are. made: the changes of earlier commands with this list. by_others: name of another list -> the
     changes with it."""
     base, splits = labels.base, [images for images in source.splits.values() if isinstance(images, FileImages)]
-    others = [unlabelled] if unlabelled is not None else []
+    loose = [images.loose_images() for images in splits]
+    others = [*unlabelled, *loose]
     folders = [images.folder.absolute() for images in (*others, *splits)]
     bases = dict.fromkeys((Path.cwd(), base.absolute(), *folders))
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
@@ -166,7 +167,7 @@ def match(
         change, (images, index) = changes.get(key), places.get(key, (None, 0))
         label: str | None = each.label
         if change is None and images is not None:
-            label = None if images is unlabelled else source.classes[int(images.targets[index])]
+            label = None if images in others else source.classes[int(images.targets[index])]
         target = each.meaning(label or "", source.classes)
         if change is not None and images is not None and change.image == change.before:  # which was moved from there
             anew.append((each.number, each.path))
@@ -190,14 +191,14 @@ def match(
         elif label and each.label not in ("", label, source.labels[source.classes.index(label)]):
             stale.append((each.number, f"{each.path} has {label}"))
         elif images is not None:
-            home = images if label else splits[0]  # the training images
+            home = splits[0] if images in unlabelled else images  # the training images
             wanted.append(Wanted(images, index, target, label or "", home.folder))
     notes = [f"{'1 row is about an image' if number == 1 else f'{number:,} rows are about images'} that {where}: "
              f"nothing is done for {'it' if number == 1 else 'them'}" for where, number in skipped.items()]  # fmt: skip
     return Decided(wanted, num_kept, num_made, notes), [
-        *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if others else ''}, but does "
-                      "not", gone,
-                      f"correct those rows, clear their decision{'' if others else f', or {labels.to_add}'}"),
+        *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if unlabelled else ''}, but "
+                      "does not", gone,
+                      f"correct those rows, clear their decision{'' if unlabelled else f', or {labels.to_add}'}"),
         *rows_message(f"{file}: decision must be {_may_be(offered, 'the name of one class')}, but is not", unknown,
                       f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),

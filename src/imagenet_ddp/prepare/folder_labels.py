@@ -124,14 +124,14 @@ class FolderLabels(Labels):
                     (self.base / folder).rmdir()
 
     def _is_inside(self, path: str) -> bool:
-        """Return whether a path relative to data.root, or an absolute one of the removed or the unlabelled images,
-        stays below it, also through the links of its folders."""
+        """Return whether a path relative to data.root, or an absolute one of the removed or the unlabelled images or of
+        those outside the class folders, stays below it, also through the links of its folders."""
         whole, top = Path(path), self._real
         if whole.is_absolute() and whole.is_relative_to(self._removed):
             top = self._removed.parent
         elif self._unlabelled is not None and whole.is_relative_to(_absolute(self._unlabelled)):
             top = self._unlabelled.resolve()
-        elif whole.is_absolute() or not whole.parts:
+        elif not whole.parts or (whole.is_absolute() and not whole.is_relative_to(_absolute(self.base))):
             return False
         is_below = ".." not in whole.parts and "\0" not in path
         return is_below and (self.base / path).parent.resolve().is_relative_to(top)

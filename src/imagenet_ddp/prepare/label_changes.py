@@ -13,7 +13,7 @@ MAX_NAMED = 10  # images named in a message
 
 
 class Change(NamedTuple):
-    """image: its path before, relative to data.root, absolute if it was unlabelled, or as the table's row has it.
+    """image: its path before, relative to data.root, absolute if it had no label, or as the table's row has it.
     before, after: paths of the file, relative to data.root, or absolute outside of it, or the cells of the label as
     they are written. label: the class afterwards; "": removed."""
 

@@ -77,10 +77,10 @@ def run(plan: Plan) -> int:
             _undo(labels, record, record_file)
             return 0
         _finish(labels, record, record_file)
-        source, others = open_source(data, plan.config.seed, purpose=plan.config.purpose), None
+        source, others = open_source(data, plan.config.seed, purpose=plan.config.purpose), list[FileImages]()
         if unlabelled is not None:
             names = list_folder(unlabelled)[0]
-            others = FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64))
+            others.append(FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64)))
         _apply(labels, record, _others(record_file, labels.kind), file, record_file, source, others)
     before = count_noun(len(record.changes), "earlier change")
     what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
@@ -97,10 +97,10 @@ def _apply(
     file: Path,
     record_file: Path,
     source: Source,
-    unlabelled: FileImages | None,
+    unlabelled: list[FileImages],
 ) -> None:
     """Write the changes to the record, then make them. by_others: as in match."""
-    decisions = read_decisions(file, can_keep=unlabelled is None, can_remove=labels.can_remove)
+    decisions = read_decisions(file, can_keep=not unlabelled, can_remove=labels.can_remove)
     decided, mistakes = match(file, decisions, source, labels, record.changes, by_others, unlabelled)
     changes, more = labels.plan(decided.wanted, [*record.changes, *itertools.chain(*by_others.values())])
     if mistakes or more:

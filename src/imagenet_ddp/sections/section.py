@@ -70,16 +70,17 @@ class Copy(NamedTuple):
 class Checked:
     """What is known of the images when the page is made.
 
-    images: split -> its images. labels: names of the classes for display. unreadable: (split, position, reason).
-    copies: images of equal content. quality: split -> array of curation.quality.ROW. features: of the images; None: no
-    net has seen them. near_copies, probabilities, curve: of the rows of the features; the probabilities are
-    those of regressions that did not see the image, float32 (N, classes). why_unseen: why features or probabilities are
-    missing although a net was asked for. command: the line that adds the features; "": there is none. relabel: name of
-    each list whose decisions can be applied -> the line that does so. can_remove: whether images can be removed so.
-    train: the line that trains on the images; "": no net has seen them. groups: its option that keeps each group of
-    near-copies on one side of the split; "" if it is not automatic, or separates none. doubts: messages of the source.
-    delimiter: of CSV files. decisions: name of each list that gets a column for decisions -> path, label and suggested
-    class, "" for any -> what a person has decided about the list of an earlier check.
+    images: split -> its images. labels: names of the classes for display. classes: the same as decisions have them.
+    unreadable: (split, position, reason). copies: images of equal content. quality: split -> array of
+    curation.quality.ROW. features: of the images; None: no net has seen them. near_copies, probabilities, curve: of
+    the rows of the features; the probabilities are those of regressions that did not see the image, float32 (N,
+    classes). why_unseen: why features or probabilities are missing although a net was asked for. command: the line
+    that adds the features; "": there is none. relabel: name of each list whose decisions can be applied -> the line
+    that does so. can_remove: whether images can be removed so. train: the line that trains on the images; "": no
+    net has seen them. groups: its option that keeps each group of near-copies on one side of the split; "" if it is
+    not automatic, or separates none. doubts: messages of the source. delimiter: of CSV files. decisions: name of
+    each list that gets a column for decisions -> path, label and suggested class, "" for any -> what a person has
+    decided about the list of an earlier check.
     """
 
     root: str
@@ -99,6 +100,7 @@ class Checked:
     train: str = ""
     groups: str = ""
     doubts: Sequence[str] = ()
+    classes: Sequence[str] = ()
     delimiter: str = "comma"
     decisions: Mapping[str, Mapping[tuple[str, str, str], str]] = field(default_factory=dict[str, Any])
 

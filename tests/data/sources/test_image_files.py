@@ -141,11 +141,21 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     (tmp_path / "train" / "dog" / "link").symlink_to(tmp_path)
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
-    assert describe_left_out(found.left_out) == (
-        "9 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, "
-        "5 of other types (.txt, .csv, .xml, none)"
+    assert describe_left_out(found.left_out, found.loose) == (
+        "9 files were left out: 1 outside the class folders (loose.jpg; move it into the folder of its class), "
+        "2 hidden, 1 linking to folders, 5 of other types (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
+
+
+def test_of_many_images_outside_the_classes_some_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All of a million names would be kept for the whole training."""
+    monkeypatch.setattr(walk, "MOST_LOOSE", 4)
+    touch(tmp_path, "cat/a.jpg", *(f"{number}.jpg" for number in range(6)))
+    found = look(tmp_path)
+    assert (found.left_out["beside"], len(found.loose)) == (6, 4) and list(found.loose) == sorted(found.loose)
+    said = describe_left_out(found.left_out, found.loose)
+    assert f"6 outside the class folders ({', '.join(found.loose[:3])}, ...; move them into the folders of" in said
 
 
 def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():

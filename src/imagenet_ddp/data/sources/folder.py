@@ -250,4 +250,4 @@ def _by_names(folder: Path, otherwise: str) -> str:
 def _notes(*splits: FileImages | None) -> list[str]:
     """Return a sentence for the log about the files that were left out of each split."""
     found = [images for images in splits if images is not None and images.left_out]
-    return [f"In {images.location}, {describe_left_out(images.left_out)}." for images in found]
+    return [f"In {images.location}, {describe_left_out(images.left_out, images.loose)}." for images in found]

@@ -5,6 +5,7 @@ import os
 import stat
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,7 @@ class FileImages(Images):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
         self.left_out: Counter[str] = Counter()  # number of files by reason
+        self.loose: Sequence[str] = ()  # names of images outside the class folders, as in ClassFolders
         # uint64 (N,), by which an image is recognised under another name; set for splits that split_validation makes
         self.keys: np.ndarray | None = None
 
@@ -67,6 +69,10 @@ class FileImages(Images):
     def open(self, index: int) -> Picture:
         path = self.path(index)
         return open_picture(read_file(path), path, self.reading)
+
+    def loose_images(self) -> "FileImages":
+        """Return the images of `loose`, which have no class."""
+        return FileImages(self.folder, Names.of(self.loose), np.zeros(len(self.loose), np.int64), self.reading)
 
     def together(self, other: "FileImages") -> "FileImages":
         """Return the images of two splits of one list, in the order of the list."""
@@ -118,7 +124,7 @@ def list_images(
     last_s = time.monotonic()
     stored: dict[str, list[str]] = {}
     if inside is None:
-        inside = look_in(folder) if folder.is_dir() else ClassFolders([], Counter())
+        inside = look_in(folder) if folder.is_dir() else ClassFolders([], Counter(), [])
     left_out = inside.beside.copy()
     for name in inside.names:
         stored.setdefault(one_form(name), []).append(name)
@@ -138,5 +144,5 @@ def list_images(
             )
     targets = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     images = FileImages(folder, Names.of(paths), targets, reading)
-    images.left_out = left_out
+    images.left_out, images.loose = left_out, inside.loose
     return images

@@ -57,7 +57,7 @@ def split_validation(
     if is_copied.any():
         digits = hashlib.sha256(digits.encode() + first.tobytes()).hexdigest()[:8]
     train = images.subset(np.flatnonzero(~val))
-    train.left_out = images.left_out
+    train.left_out, train.loose = images.left_out, images.loose
     return train, images.subset(np.flatnonzero(val)), digits
 
 

@@ -24,6 +24,7 @@ from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import count_noun
 
 NUM_THREADS = 8  # that wait for a disk at the same time
+MOST_LOOSE = 1000  # names kept of images outside the class folders
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,21 +59,24 @@ def is_image(name: str) -> bool:
 class ClassFolders(NamedTuple):
     """What one folder contains. names: of the sub-folders, sorted, without hidden folders, folders that systems make,
     and links to a folder that contains the link, whose images would be those of all classes. beside: number of other
-    files by reason, as in FileImages.left_out."""
+    files by reason, as in FileImages.left_out. loose: names of the images among them, sorted, at most MOST_LOOSE."""
 
     names: list[str]
     beside: Counter[str]
+    loose: list[str]
 
 
 def look_in(folder: Path) -> ClassFolders:
-    names, beside = list[str](), Counter[str]()
+    names, beside, loose = list[str](), Counter[str](), list[str]()
     for kind, name in _entries(str(folder)):
         is_link = kind == "linked"
         if kind == "folder" or (is_link and not folder.resolve().is_relative_to((folder / name).resolve())):
             names.append(name)
         elif not is_link:
             beside["beside" if kind == "image" else kind] += 1
-    return ClassFolders(sorted(names), beside)
+            if kind == "image" and len(loose) < MOST_LOOSE:
+                loose.append(name)
+    return ClassFolders(sorted(names), beside, sorted(loose))
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -247,9 +251,10 @@ def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator
         todo.clear()
 
 
-def describe_left_out(left_out: Counter[str]) -> str:
-    """Return a description of FileImages.left_out, or "" if no file was left out."""
-    parts = [f"{left_out[kind]:,} {words}" for kind, words in REASONS.items() if left_out[kind]]
+def describe_left_out(left_out: Counter[str], loose: Sequence[str] = ()) -> str:
+    """Return a description of FileImages.left_out and loose, or "" if no file was left out."""
+    named = {"beside": f" ({name_loose(loose, left_out['beside'])})"} if loose else {}
+    parts = [f"{left_out[kind]:,} {words}{named.get(kind, '')}" for kind, words in REASONS.items() if left_out[kind]]
     others = Counter({kind or "none": number for kind, number in left_out.items() if kind not in REASONS})
     if others:
         names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
@@ -259,3 +264,9 @@ def describe_left_out(left_out: Counter[str]) -> str:
     hint = Heic.of(left_out).hint.removesuffix(", then ")
     hint = hint and f"; {hint}"
     return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}{hint}" if parts else ""
+
+
+def name_loose(loose: Sequence[str], number: int) -> str:
+    """Return the first names of images outside the class folders, and what to do with these. number: of all."""
+    what = "it into the folder of its class" if number == 1 else "them into the folders of their classes"
+    return f"{', '.join([*loose[:3], *['...'] * (number > 3)])}; move {what}"
