@@ -1,6 +1,7 @@
 """check.html: one file in plain words, and nothing in it of a stranger's names is code."""
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -20,8 +21,9 @@ from PIL import Image, ImageFilter
 from imagenet_ddp.cli.other_command import REASON, leave_reason
 from imagenet_ddp.curation.features import Features, write_features
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.prepare import check, relabel
+from imagenet_ddp.prepare import check, check_page, relabel
 from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -72,10 +74,28 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     poor = {Path(row["path"]).name: row["issues"] for row in rows if row["issues"]}
     assert poor == {"soft.jpg": "blurry"} and rows[0]["issues"], "first, because a person decides on it"
     assert not any("nan" in row.values() for row in rows)
+    named = dict.fromkeys(re.findall(r'<li><a href="#(\w+)">', html.partition("What is good")[0]))
+    assert [*named] == re.findall(r'<section id="(\w+)">', html)[: len(named)]
     assert set(re.findall(r'<li><a href="#(\w+)">', html)) <= set(re.findall(r'<section id="(\w+)">', html))
     assert re.findall(r"<tr><td>([^<]*)</td><td class=\"number\"", html)[1:] == ["Äpfel", "zebra"]  # Ä beside A
     assert (html.count("<script"), EVIL in html) == (1, False)
     assert not re.search(r"url\((?!data:)|@import|https?://", html), "one file, without a network"
+
+
+def test_what_to_mend_first_is_shown_first(monkeypatch: pytest.MonkeyPatch):
+    """The sections are in the order of the sentences that name them, whatever was found."""
+    for urgencies in itertools.product([(), (0,), (1,), (3, 1), (2, 3)], repeat=3):
+        made = [
+            Section(name, name, findings=[Finding("", Urgency(each), name) for each in found])
+            for name, found in zip("abc", urgencies, strict=True)
+        ]
+        monkeypatch.setattr(check_page, "SECTIONS", [lambda _, section=section: section for section in made])
+        checked = Checked("", [], {})
+        sections = check_page.make_sections(checked)
+        faults = check_page.find_faults(checked, sections)
+        assert [each.urgency for each in faults] == sorted((each.urgency for each in faults), reverse=True)
+        named = [*dict.fromkeys(each.section for each in faults)]
+        assert [each.name for each in sections][: len(named)] == named
 
 
 @pytest.mark.parametrize("is_split", [False, True])
@@ -471,8 +491,8 @@ def test_a_picture_is_shown_larger_by_its_file(photos: Path, monkeypatch: pytest
         while (!/×|not larger/.test(below.textContent) || !view.complete) {
             await new Promise((done) => setTimeout(done, 10));
         }
-        const width = is_there || document.querySelector("button.frame img").naturalWidth;
-        return [large.open, view.naturalWidth === width, below.textContent];
+        const small = Array.from(document.querySelectorAll("button.frame img")).at(-1).src;
+        return [large.open, is_there ? view.naturalWidth === is_there : view.src === small, below.textContent];
     })"""
     click = "() => document.querySelector('button.frame').click()"
     arrow = "() => document.querySelector('dialog').dispatchEvent(new KeyboardEvent('keydown', { key: 'Arrow%s' }))"

@@ -20,7 +20,7 @@ PAGE = "check.html"
 MARKER = "imagenet_ddp.prepare"
 TO_MEND = "What to mend first"
 
-# in the order of the page; a function returns None if its section has nothing to say
+# what is equally urgent is in this order; a function returns None if its section has nothing to say
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     expected_accuracy,
     unreadable,
@@ -35,11 +35,14 @@ SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
 
 
 def make_sections(checked: Checked) -> list[Section]:
-    return [section for make in SECTIONS if (section := make(checked)) is not None]
+    """Return the sections in the order of the page, the most urgent first."""
+    sections = [section for make in SECTIONS if (section := make(checked)) is not None]
+    return sorted(sections, key=lambda section: -max((each.urgency for each in section.findings), default=0))
 
 
 def find_faults(checked: Checked, sections: Sequence[Section]) -> list[Finding]:
-    """Return what is to be mended, the most urgent first."""
+    """Return what is to be mended, the most urgent first. It names the sections in their order on the page.
+    sections: result of make_sections."""
     found = [finding for section in sections for finding in section.findings if finding.urgency]
     found += [Finding(text[:1].upper() + text[1:], Urgency.FIRST) for text in checked.doubts]
     return sorted(found, key=lambda each: -each.urgency)
