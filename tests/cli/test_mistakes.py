@@ -65,6 +65,14 @@ LINES: dict[str, list[str]] = {
     "model=resnet50": ["model", "model.name=resnet50 without model"], "optim=adamm": ["optim", "optim=adam"],
     "model.weights=true": ["model.weights", "model.weights=DEFAULT"],
     "model.weights=false": ["model.weights", "model.weights=null"],
+    "model.weights=ImageNet": ["model.weights", "model.weights=DEFAULT"],
+    "teacher.weights=none": ["teacher.weights", "teacher.weights=null"],
+    "model.weights=resnet50": ["model.weights", "model.name=resnet50 model.weights=DEFAULT"],
+    "model.weights=vit_tiny_patch16_224.in21k": [
+        "model.weights", "model.library=timm model.name=vit_tiny_patch16_224 model.weights=in21k",
+    ],
+    "model.weights=gone.pth": ["model.weights", "model.weights=DEFAULT"],
+    "model.weights=xx.ckpt": ["model.weights", "model.weights=x.ckpt"],
     "logger=tb": ["logger", "logger=tensorboard"],
     "optim.name=torch.optim.AdamW": ["optim.name", "optim.name=adamw", "optim._target_=torch.optim.Adam"],
     "optim.name=adan": ["optim.lr optim.name", "optim.lr=0.001"],
@@ -488,7 +496,8 @@ def test_the_list_ends_with_the_whole_corrected_line(
     assert mistakes(shlex.split(typed)) == []
 
 
-@pytest.mark.parametrize("line", ["-a resnet50 --lr 0.1 /gone", "data.root=/gone", "/gone/a optim=adamm"])
+@pytest.mark.parametrize("line", ["-a resnet50 --lr 0.1 /gone", "data.root=/gone", "/gone/a optim=adamm",
+                                  "model.weights=/gone.pth optim=adamm"])  # fmt: skip
 def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
     line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -499,7 +508,14 @@ def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
     _, _, typed = last.partition("python -m imagenet_ddp.train ")
     (mistake,) = mistakes(shlex.split(typed))
     assert before == f"Corrected command (once {mistake.missing} exists):" and mistake.missing in line
-    assert mistakes(shlex.split(typed.replace(mistake.missing, "pets"))) == []
+    there = "x.ckpt" if mistake.missing.endswith(".pth") else "pets"
+    assert mistakes(shlex.split(typed.replace(mistake.missing, there))) == []
+
+
+def test_a_run_that_goes_on_needs_no_file_of_weights():
+    for line in ("resume=auto", "resume=old", "-m sweep.resume=old"):
+        assert not any(each.missing for each in mistakes(["model.weights=/gone.pth", *line.split()])), line
+    assert command_line("train", ["model.weights=/gone.pth"], {"SLURM_RESTART_COUNT": "1"})
 
 
 def test_the_corrected_line_of_prepare_names_what_to_do(
@@ -526,6 +542,8 @@ def test_the_corrected_line_of_prepare_names_what_to_do(
         "strategy=dp strategy.bucket_cap_mb=10",  # one of both is left out
         "strategy=dp trainer.sync_batchnorm=true",
         "trainer.max_epoch=bogus",  # the key, whose value is then a mistake
+        "model.weights=/gone.pth",
+        "model.weights=resnet50 model.name=resnet18",  # which of both?
         "model.name=resnet19",  # other digits name other things
         "resume=of/2",
         "resume=bogus",

@@ -161,7 +161,10 @@ def check_values(
             scan = check_data.look(values.data, values.seed, purpose=values.purpose, whole=opens)
             found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
-        found += _of_files(values) + _of_checkpoint(values, typed) + check_data.long_tmpdir(environ)
+        found += _of_files(values) + _of_checkpoint(values, typed)
+        if not _goes_on(values, environ):  # else its checkpoint has the weights
+            found += check_learning.missing_weights(values, typed)
+        found += check_data.long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += check_model_file.validate(values, verb)
         if isinstance(values, PredictConfig):
@@ -172,6 +175,11 @@ def check_values(
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         return Checked([_not_a_path(error)], place, values=values)
     return Checked(found + more, place, scan, values)
+
+
+def _goes_on(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether a training may continue an earlier one."""
+    return bool(config.get("resume") or config.get("sweep", {}).get("resume")) or restarted(environ)
 
 
 def _of_keys(values: CommonConfig, verb: str, typed: Sequence[str], is_whole: bool) -> list[Mistake]:
@@ -225,8 +233,7 @@ def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bo
 def _holds_run(job: Composed, environ: Mapping[str, str], verb: str, typed: Sequence[str]) -> list[Mistake]:
     """Return a mistake if a new run is to begin in the folder of another. Where a launcher has started several
     processes, one of them checks that once they have met."""
-    goes_on = any(selected(job.config, key) for key in ("resume", "sweep.resume")) or restarted(environ)
-    is_new = verb in ("train", "evaluate") and not goes_on
+    is_new = verb in ("train", "evaluate") and job.values is not None and not _goes_on(job.values, environ)
     if not is_new or job.place is None or not job.place.is_alone or "hydra.run.dir" not in map(key_of, typed):
         return []
     mistake = folder.taken(Path(job.hydra.run.dir), can_resume=verb == "train")

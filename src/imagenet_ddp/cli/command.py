@@ -151,7 +151,7 @@ def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tu
     that must exist before it has no mistake). The line is [] if the fixes do not lead to one."""
     words = argv
     for _ in range(MOST_ROUNDS):
-        left = [each for each in mistakes if each.is_corrected or not each.missing]
+        left = [each for each in mistakes if not each.missing or corrected(words, [each])]
         if not left:
             return (words, mistakes[0].missing) if words != argv else ([], "")
         more = corrected(words, left)

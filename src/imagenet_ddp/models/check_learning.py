@@ -3,17 +3,19 @@ torch."""
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.paths import is_file
+from imagenet_ddp.config.paths import WEIGHTS, is_file, is_remote
 from imagenet_ddp.config.schema.keys import validate_group
 from imagenet_ddp.config.schema.losses import LossConfig
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig
 from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, ScheduleConfig, Warmed
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, must_be, setting
+from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, example, key_of, meant, must_be, setting
 from imagenet_ddp.models import timm_names
+from imagenet_ddp.system.files import beside, expand_home
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import near_names
 
@@ -32,6 +34,12 @@ CLASSIFIERS: tuple[str, ...] = (
     "swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
     "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32", "wide_resnet101_2", "wide_resnet50_2",
 )  # fmt: skip
+
+# Words of other programs, and of people, for the weights that a library calls DEFAULT, and for none.
+_WORDS = {
+    "DEFAULT": ("true", "yes", "on", "1", "default", "pretrained", "imagenet", "imagenet1k", "imagenet-1k"),
+    "null": ("false", "no", "off", "0", "none", "random", "scratch"),
+}
 
 
 def validate(config: CommonConfig, *, partial: bool = False) -> list[Mistake]:
@@ -55,16 +63,14 @@ def rate_of_another(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]
 
 def _names(config: CommonConfig) -> list[Mistake]:
     model, optim, teacher = config.model, config.optim, config.teacher
-    found: list[Mistake] = []
-    needs_timm: list[str] = []
+    found, needs_timm = list[Mistake](), list[str]()
     models = [("model", model.name, model.library)] if not model.target else []
     models += [("teacher", teacher.name, teacher.library)] if teacher.weights and teacher.name else []
-    found += [
-        must_be(f"{group}.weights", "DEFAULT, another name of the library's weights, a file, a URL or null", weights,
-                meant(f"{group}.weights={'DEFAULT' if weights == 'true' else 'null'}"))
-        for group, weights in (("model", model.weights), ("teacher", teacher.weights))
-        if weights in ("true", "false")
-    ]  # fmt: skip
+    of_library = not model.target
+    for group, weights, has_library in (("model", model.weights, of_library), ("teacher", teacher.weights, True)):
+        if weights and not is_file(weights) and (fix := _meant_weights(group, weights, has_library=has_library)):
+            allowed = "DEFAULT, another name of the library's weights, a file, a URL or null"
+            found.append(must_be(f"{group}.weights", allowed, weights, fix))
     for group, name, library in models:
         if library == "timm":
             needs_timm.append(f"{group}.library=timm")
@@ -73,6 +79,43 @@ def _names(config: CommonConfig) -> list[Mistake]:
     if optim.package:
         found += missing_package(f"optim.name={optim.name}", optim.package)
     return found + (missing_package(needs_timm[0], "timm") if needs_timm else [])
+
+
+def _meant_weights(group: str, weights: str, *, has_library: bool) -> Fix | None:
+    """Return the fix of a word that names no weights in any library, but says which are meant: those of ImageNet, none,
+    or those of the net that it names."""
+    word = next((word for word, others in _WORDS.items() if weights != word and weights.lower() in others), "")
+    if word:
+        return meant(f"{group}.weights={word}") if word == "null" or has_library else None
+    name, _, tag = weights.partition(".")
+    is_net = has_library and (name in CLASSIFIERS or name in timm_names.names())
+    library = (f"{group}.library=timm",) if tag or name not in CLASSIFIERS else ()
+    return meant(*library, f"{group}.name={name}", f"{group}.weights={tag or 'DEFAULT'}") if is_net else None
+
+
+def missing_weights(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
+    """Return a mistake for each typed file of weights that does not exist. typed: the options as typed."""
+    values = {key: config[key.partition(".")[0]].weights for key in WEIGHTS if key in map(key_of, typed)}
+    paths = {key: expand_home(value) for key, value in values.items() if value and is_file(value)}
+    has_library = {"model.weights": not config.model.target, "teacher.weights": True}
+    return [
+        no_file_of_weights(key, path, has_library=has_library[key])
+        for key, path in paths.items()
+        if not (is_remote(str(values[key])) or path.exists())
+    ]
+
+
+def no_file_of_weights(key: str, path: Path, *, has_library: bool) -> Mistake:
+    """Return the mistake of a file of weights that does not exist. has_library: whether the net is one of a library."""
+    ways = (setting(f"{key}=DEFAULT", aim="to load the weights of the library"),) if has_library else ()
+    if near := beside(path, lambda each: (each.is_file() and each.suffix == path.suffix) or _is_run(each)):
+        ways = (did_you_mean(f"{key}={near}"),)
+    what = f"{key} must be a file of weights, but {path} does not exist"
+    return Mistake(what, (key,), ways, "" if ways else "correct the path", missing=str(path))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "checkpoints").is_dir()
 
 
 def _wrong_name(group: str, name: str, library: str) -> Mistake | None:

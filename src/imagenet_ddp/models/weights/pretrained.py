@@ -18,15 +18,15 @@ from imagenet_ddp.config.paths import HUB, is_file, is_remote
 from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, did_you_mean, must_be, setting
-from imagenet_ddp.models.check_learning import CLASSIFIERS
+from imagenet_ddp.mistakes import Mistake, meant, must_be, setting
+from imagenet_ddp.models.check_learning import CLASSIFIERS, no_file_of_weights
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.models.weights import facts as weight_facts
 from imagenet_ddp.models.weights.download import from_url
 from imagenet_ddp.models.weights.facts import Facts
 from imagenet_ddp.models.weights.hub import from_hub, from_timm
-from imagenet_ddp.system.files import begins_as_zip, beside, expand_home, zip_damage
+from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
 from imagenet_ddp.system.nonfinite import is_endless, not_stored
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import first_line, load_error, shorten_list
@@ -104,13 +104,7 @@ def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weig
     try:
         stored = _content(path)
     except FileNotFoundError:
-        what = f"{key} must be a file of weights, but {path} does not exist"
-        ways = (setting(f"{key}=DEFAULT", aim="to load the weights of the library"),) if library else ()
-        if near := beside(
-            path, lambda each: each.suffix == path.suffix and (each.is_file() or (each / "checkpoints").is_dir())
-        ):
-            ways = (did_you_mean(f"{key}={near}"),)
-        raise ConfigError(Mistake(what, (key,), ways, hint="" if ways else "correct the path")) from None
+        raise ConfigError(no_file_of_weights(key, path, has_library=bool(library))) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise _unreadable(key, path, load_error(error)) from error
     if is_endless(stored):
@@ -170,7 +164,9 @@ def _of_torchvision(key: str, weights: str, name: str) -> Weights:
         entry = kinds[weights]
     except KeyError:
         allowed = f"a file, or one of torchvision's weights for {name} ({', '.join(kinds.__members__)})"
-        raise ConfigError(must_be(key, allowed, weights, setting(f"{key}=DEFAULT"))) from None
+        near = next((each for each in kinds.__members__ if each.lower() == weights.lower()), "")
+        fix = meant(f"{key}={near}") if near else setting(f"{key}=DEFAULT")
+        raise ConfigError(must_be(key, allowed, weights, fix)) from None
     file = entry.url.rpartition("/")[2]
     digest = re.search(r"-([0-9a-f]+)\.", file)  # resnet18-f37072fd.pth
     path = from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
