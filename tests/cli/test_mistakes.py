@@ -282,6 +282,14 @@ def test_a_corrected_line_has_no_mistake(
         ("data.mean=0.5", "data.mean=[0.5,0.5,0.5]"),
         ("data.std=[0.5]", "data.std=[0.5,0.5,0.5]"),
         ("data.crop_scale=0.5", None),  # the least, or all?
+        ("data.erasing_fill=none", None),  # neither mean nor noise
+        ("budget_min=none", "budget_min=null"),
+        ("trainer.gradient_clip_val=false", "trainer.gradient_clip_val=null"),
+        ("data.policy=off", "data.policy=none"),
+        ("averaging=False", "averaging=none"),
+        ("compile=none", "compile=off"),
+        ("loss.label_smoothing=none", "loss.label_smoothing=0"),
+        ("trainer.log_every_n_steps=none", None),
         ("trainer.limit_train_batches=10%", "trainer.limit_train_batches=0.1"),
         ("trainer.limit_val_batches=100%", "trainer.limit_val_batches=1.0"),  # 1 is one batch
         ("trainer.overfit_batches=200%", None),
@@ -291,6 +299,27 @@ def test_a_corrected_line_has_no_mistake(
 def test_a_value_that_is_clear_is_in_the_corrected_line(line: str, expected: str | None):
     argv = line.split()
     assert corrected(argv, mistakes(argv)) == (expected and expected.split())
+
+
+def test_turning_off_what_a_choice_does_not_have_needs_no_other_choice():
+    keys = declared("train")
+    amounts = [key for key in keys.values() if key.type is bool or (key.default and
+               key.type in (int, float) and key.allowed and key.allowed.accepts(0))]  # fmt: skip
+    for key in amounts:
+        argv = [f"{key.path}={'false' if key.type is bool else '0'}"]
+        if key.readers:
+            group = key.path.partition(".")[0]
+            section = keys[group].type
+            other = next(name for name in ("shapes", *section.by_name) if name in {*section.by_name} - {*key.readers})
+            argv = [f"{group}.name={other}", *argv]
+        for mistake in mistakes(argv):
+            if " has no effect, " in mistake.what:
+                assert [(fix.options, fix.without) for fix in mistake.fixes] == [((), (key.path,))], argv
+                assert corrected(argv, [mistake]) == argv[:-1]
+    assert {"optim.nesterov", "averaging.warmup", "data.mix_probability", "data.pad"} <= {key.path for key in amounts}
+    for line in ("data.fold=0", "schedule.name=step schedule.final_fraction=0"):  # a number of something, an end
+        (mistake,) = mistakes(shlex.split(line))
+        assert len(mistake.fixes) == 2, line
 
 
 def test_no_correction_replaces_the_values_of_a_sweep():

@@ -146,14 +146,14 @@ def _report_refusal(error: ConfigError) -> None:
             report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
 
 
-def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tuple[list[str], str]:
+def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tuple[list[str] | None, str]:
     """Return (the command line with the first fix of each mistake, and of those that only then are found; the path
     that must exist before it has no mistake). The line is [] if the fixes do not lead to one."""
     words = argv
     for _ in range(MOST_ROUNDS):
         left = [each for each in mistakes if not each.missing or corrected(words, [each])]
         if not left:
-            return (words, mistakes[0].missing) if words != argv else ([], "")
+            return (words, mistakes[0].missing) if words != argv else (None, "")
         more = corrected(words, left)
         if more is None:
             break
@@ -162,7 +162,7 @@ def _corrected(argv: list[str], mistakes: Sequence[Mistake], check: Check) -> tu
             return more, ""
         except ConfigError as error:
             words, mistakes = more, error.mistakes
-    return [], ""
+    return None, ""
 
 
 def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
@@ -178,7 +178,7 @@ def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     check = check or (lambda argv: command_line(verb, argv, os.environ, opens=False))
     argv, missing = _corrected(sys.argv[1:], error.mistakes, check)
-    if argv:
+    if argv is not None:
         batch = slurm.sbatch_words(sys.argv[1:], os.environ)
         others = " (with your other options of sbatch before the script)" if batch else ""
         others += f" (once {missing} exists)" if missing else ""

@@ -56,7 +56,13 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
 
 
+_NOTHING = ("none", "null", "off", "false", "no")  # words that turn a thing off, each in another program
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def is_nothing(value: Any) -> bool:
+    """Return whether a value, as it is typed, turns a thing off, in this program or another one."""
+    return shown(value).lower() in _NOTHING
 
 
 def _number_in(value: Any, accepts: Callable[[Any], bool]) -> str | None:
@@ -97,7 +103,7 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
     ends = [f"{sign} {end:g}" for sign, end in zip(("≥", ">", "≤", "<"), (least, above, most, below), strict=True)]
     bounds = " and ".join(text for text in ends if "inf" not in text)
     words = f"a number {bounds}" if bounds else "a number"
-    return Kind((words,), accepts, lambda value: _number_in(value, accepts))
+    return Kind((words,), accepts, lambda value: _number_in(0 if is_nothing(value) else value, accepts))
 
 
 def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:
@@ -111,6 +117,8 @@ def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:
 
     def nearest(value: Any) -> str | None:
         word = shown(value).lower()
+        if is_nothing(word) and word not in (meant or {}):
+            return next(filter(is_nothing, names), None)
         near = near_names(word.rpartition(".")[2], names)  # of torch.optim.AdamW, the last word
         return (meant or {}).get(word) or next(iter(near), None)
 

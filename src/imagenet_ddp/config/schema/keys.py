@@ -13,7 +13,19 @@ from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.section import OneOf, hints
-from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, PerMachine, choice, expect, integer, number, shown
+from imagenet_ddp.config.validators import (
+    FLAG,
+    NULL,
+    Example,
+    Kind,
+    PerMachine,
+    choice,
+    expect,
+    integer,
+    is_nothing,
+    number,
+    shown,
+)
 from imagenet_ddp.mistakes import Fix, Mistake, example, meant
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
@@ -62,6 +74,8 @@ class Key:
         may have the unit that its key names, or another unit of time: 3min or 0.5h for budget_min."""
         if self.allowed is None:
             return None
+        if self.nullable and is_nothing(value):
+            return "null"
         last = self.path.rpartition("_")[2]
         timed = re.fullmatch(r"([\d.]+) ?(s|m|h)[a-z]*", str(value))
         if last in _SECONDS and timed and timed[1].count(".") < 2:

@@ -6,6 +6,7 @@ line replaces. null and none mean that the key is not set.
 """
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.keys import Key
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS
 from imagenet_ddp.config.section import OneOf, leaves
-from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
+from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, is_nothing, kind, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, without, without_effect
 
 
@@ -188,13 +189,15 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
         if failed := [each for each in conditions if not each.holds(values)]:
             key = failed[0].keys[0]
             options = tuple(option for each in failed for option in each.options)
-            fix = Fix(options, is_example=not all(each.is_sure for each in failed))
+            fixes = Fix(options, is_example=not all(each.is_sure for each in failed)), without(path)
+            if _is_off(declared[path], shown(values[path])):
+                fixes = (without_effect(path),)
             found.append(
                 Mistake(
                     f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and "
                     f"{key} is {shown(values[key])}",
                     (path, *(name for each in failed for name in each.keys)),
-                    (fix, without(path)),
+                    fixes,
                 )
             )
     return found
@@ -227,10 +230,19 @@ def _of_other_choices(typed: Sequence[str], config: Mapping[str, Any], declared:
             fixes = (Fix(needed.options, is_example=not needed.is_sure), without(option))
             if value != "VALUE" and any(_sets(each, f"{group}.name") or key_of(each) == group for each in typed):
                 fixes = fixes[::-1]  # the choice was meant
+            if _is_off(key, value):
+                fixes = (without_effect(option),)
         keys = (path, own if chosen.target else f"{group}.name")
         said = option if value == "VALUE" else f"{option}={value}"
         found.append(Mistake(f"{said} has no effect, because {why}", keys, fixes))
     return found
+
+
+def _is_off(key: Key, value: str) -> bool:
+    """Return whether a typed value turns a thing off, which then needs no choice that has it. 0 does so for an amount
+    that is usually more; elsewhere it may be a number of something, or the end of a scale."""
+    is_amount = key.type in (int, float) and key.default and key.allowed is not None and key.allowed.accepts(0)
+    return is_nothing(value) or (bool(is_amount) and re.fullmatch(r"0*\.?0*", value) is not None)
 
 
 def _touches(option: str, path: str) -> bool:
