@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from conftest import SMALL, SMALL_ARGS, Run
 
-from imagenet_ddp.callbacks import regression_head
-from imagenet_ddp.callbacks.regression_head import RegressionHead
+from imagenet_ddp.callbacks import image_features
+from imagenet_ddp.callbacks.image_features import compute_columns
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.curation import unknown
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
@@ -35,7 +36,7 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
     """An image takes a second, and a quarter in the regression, in batches of 5; 10 are validated. Ten more seconds
     pass in the first batch. What takes that long shows its progress."""
     clock, net = SimpleNamespace(now=0.0), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-    for module in (regression_head, console):
+    for module in (image_features, console):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class Loader:
@@ -48,16 +49,16 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
         def close(self) -> None: ...
 
     data: Any = SimpleNamespace(
-        plain_train_dataloader=Loader, train_images=range(num_images), val_images=range(10),
+        plain_dataloader=lambda split: Loader(), train_images=range(num_images), val_images=range(10),
         transfer_batch_to_device=lambda batch, *_: batch,
         finish=lambda batch, training: batch,
     )  # fmt: skip
     strategy = SimpleNamespace(broadcast=lambda value: value)
     precision = SimpleNamespace(forward_context=contextlib.nullcontext)
-    trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True, precision_plugin=precision)
+    trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True, precision_plugin=precision, world_size=1)
     own: Any = SimpleNamespace(net=net, dtype=torch.float32, device="cpu", trainer=trainer)
-    index, *_ = RegressionHead("1", 0, print, until_s)._compute(trainer, own, data)  # pyright: ignore[reportPrivateUsage]
-    assert len(index) == num_read
+    columns, out_of_time = compute_columns(trainer, own, data, "train", "1", until_s=until_s, num_after=10)
+    assert columns is not None and len(columns[0]) == num_read and out_of_time == (num_read < num_images)
     assert f"features: {num_read} of {num_images} images (" in capsys.readouterr().err
 
 
@@ -83,8 +84,12 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
         assert found[name][0] == found["one"][0]
         torch.testing.assert_close(found[name][1:], found["one"][1:], rtol=1e-3, atol=1e-3)
 
+    references = {name: unknown.read(tmp_path / name / "known.npz") for name in found}
+    for name in ("two", "dp"):
+        torch.testing.assert_close(references[name].weight, references["one"].weight, rtol=1e-3, atol=1e-3)
+
     resumed = run("train", "resume=one", "trainer.max_epochs=2", code=0)
-    assert "logistic regression" not in resumed.stdout and "Computing" not in resumed.stdout
+    assert "logistic regression" not in resumed.stdout and "for the last layer" not in resumed.stdout
 
     data = ImageDataModule.from_options("imagefolder", tree, image_size=32, val_resize=32, num_workers=0)
     net = create_model(ModelConfig(name="mobilenet_v2", args=SMALL_ARGS), 3, 5, 32).eval()
@@ -93,7 +98,7 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
     }
     net.load_state_dict(stored, strict=False)
     columns = []
-    for loader in (data.plain_train_dataloader(), data.val_dataloader()):
+    for loader in (data.plain_dataloader("train"), data.val_dataloader()):
         batches = [data.finish(batch, training=False) for batch in loader]
         features = torch.cat([compute_features(net, "classifier.1", batch["image"])[0] for batch in batches])
         columns.append((features, torch.cat([batch["target"] for batch in batches])))
@@ -132,9 +137,31 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
 
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
     resumed = run("train", "resume=again/checkpoints/best.ckpt", code=0)
-    assert "Computing" not in resumed.stdout and "epoch 2/2" in resumed.stdout
+    assert "for the last layer" not in resumed.stdout and "epoch 2/2" in resumed.stdout
     assert "(epoch 0: regression on frozen features)" in resumed.stdout and start in resumed.stdout
     states = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("whole", "again")]
     torch.testing.assert_close(states[1]["state_dict"], states[0]["state_dict"], rtol=0, atol=0)
     again = list(csv.DictReader((tmp_path / "again/metrics.csv").read_text().splitlines()))
     assert [row["val/top1"] for row in again] == [row["val/top1"] for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_fine_tuning_ends_with_what_the_command_features_would_write(
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
+):
+    """predict says "not sure" without a further command, also for the other weights of a resumed run."""
+    options = [*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression"]
+    trained = ["averaging=ema", "optim.lr=0.01", f"trainer.devices={devices}", "callbacks.checkpoint.monitor=null"]
+    file = tmp_path / "r/known.npz"
+    first = run("train", *options, *trained, "trainer.max_epochs=1", "hydra.run.dir=r", code=0)
+    assert "Written to r/known.npz" in first.stdout and file.is_file()
+    resumed = run("train", "resume=r", "trainer.max_epochs=2", code=0)
+    assert "images, by which predict tells unknown images" in resumed.stdout, "the start's features are of another net"
+    written = unknown.read(file)
+    file.unlink()
+    assert "Written to r/known.npz" in run("features", "checkpoint=r", f"data.root={tree}", code=0).stdout
+    again = unknown.read(file)
+    numbers = [{name: value for name, value in vars(each).items() if name != "digest"} for each in (written, again)]
+    torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-3)
+    assert written.digest == again.digest

@@ -138,7 +138,7 @@ def given(entries: Mapping[str, Any]) -> dict[str, Any]:
 def _monitoring(task: Task, entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the entry of a callback with the score of the task for monitor=auto, and what is better for mode=auto."""
     entry = dict(entry)
-    if entry.get("monitor") == "auto":
+    if entry.get("monitor") == "auto" or (entry.get("mode") == "auto" and entry.get("monitor", "") is None):
         entry["monitor"] = f"val/{task.score.name}"
     if entry.get("mode") == "auto" and "monitor" in entry:
         entry["mode"] = figure_of(entry["monitor"]).mode

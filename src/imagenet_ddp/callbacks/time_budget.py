@@ -9,6 +9,7 @@ import lightning.pytorch as L
 import torch
 
 from imagenet_ddp.callbacks.fine_tuning import has_statistics
+from imagenet_ddp.callbacks.image_features import MAX_IMAGES
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.weight_average import WeightAverage
@@ -34,7 +35,9 @@ class TimeBudget(TimeLimit):
     many epochs follow those that it has trained, by the times that it measured when it began.
 
     minutes: from begin_s on, a value of time.monotonic(). say: writes a line to the log. first_averaged: returns the
-    first averaged epoch of so many; None without an average. Must precede callbacks that read trainer.max_epochs.
+    first averaged epoch of so many; None without an average. reads_again: after the
+    training, all images pass through the net once more, up to MAX_IMAGES of a split. Must precede callbacks that read
+    trainer.max_epochs.
     """
 
     key = "budget_min"
@@ -45,9 +48,12 @@ class TimeBudget(TimeLimit):
         begin_s: float,
         say: Callable[[str], None],
         first_averaged: Callable[[int], int] | None = None,
+        *,
+        reads_again: bool = False,
     ):
         super().__init__(GUARD * 60 * minutes)
         self._minutes, self._begin_s, self._say, self._first_averaged = minutes, begin_s, say, first_averaged
+        self._reads_again = reads_again
         self._most: int | None = None  # trainer.max_epochs, as set
         self._measured: dict[str, float] = {}
         self._chosen: dict[str, Any] = {}  # attribute of the trainer -> value
@@ -85,7 +91,8 @@ class TimeBudget(TimeLimit):
         steps of it that are trained already."""
         (elapsed_s,) = _slowest(trainer, self.elapsed_s(trainer))
         step_s, num_steps, val_s = (self._measured[name] for name in ("step_s", "num_steps", "val_s"))
-        left_s = 60 * self._minutes - elapsed_s - CLOSING_S + done * step_s
+        closing_s = self._closing_s(trainer)
+        left_s = 60 * self._minutes - elapsed_s - closing_s + done * step_s
         most = self._most if self._most is None or self._most < 0 else max(self._most - epoch, 0)
         more, share = choose_length(left_s, step_s, int(num_steps), val_s, most)
         self._chosen = {"max_epochs": epoch + more, "limit_train_batches": share}
@@ -100,7 +107,7 @@ class TimeBudget(TimeLimit):
         average = f" The weights are averaged from epoch {first + 1} on." if first else ""
         hint = ""
         if not (more or epoch or most == 0):
-            least_s = elapsed_s + CLOSING_S + 1.5 * min(LEAST_STEPS, num_steps) * step_s + 2 * val_s
+            least_s = elapsed_s + closing_s + 1.5 * min(LEAST_STEPS, num_steps) * step_s + 2 * val_s
             self.least_min = math.ceil(least_s / 60)
             hint = f" Hint: to train, set budget_min={self.least_min} or more."
         self._say(
@@ -108,6 +115,17 @@ class TimeBudget(TimeLimit):
             f"over all images takes {duration(num_steps * step_s)}, and a validation {duration(val_s)}."
             f"{average or hint}"
         )
+
+    def _closing_s(self, trainer: L.Trainer) -> float:
+        """Return the seconds from the last validation to the end of the command."""
+        if not self._reads_again:
+            return CLOSING_S
+        data: ImageDataModule = cast("Any", trainer).datamodule
+        num_train, num_val = len(data.train_images), max(len(data.val_images), 1)
+        step_s, num_steps, val_s = (self._measured[name] for name in ("step_s", "num_steps", "val_s"))
+        # of few validation images, the time is that of what begins; a training step takes longer than a forward pass
+        train_s = min(val_s / num_val * num_train, num_steps * step_s)
+        return CLOSING_S + val_s * min(1, MAX_IMAGES / num_val) + train_s * min(1, MAX_IMAGES / num_train)
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:
         """Return (mean seconds of a training step with its loading, without the update; steps in an epoch)."""
@@ -138,7 +156,9 @@ class TimeBudget(TimeLimit):
         return step_s, num_steps
 
     def _apply(self, trainer: L.Trainer) -> None:
-        self.limit_s = 60 * self._minutes * GUARD - self._measured["val_s"] - CLOSING_S  # a validation follows
+        self.limit_s = (
+            60 * self._minutes * GUARD - self._measured["val_s"] - self._closing_s(trainer)
+        )  # a validation follows
         trainer.fit_loop.max_epochs = self._chosen["max_epochs"]
         trainer.limit_train_batches = self._chosen["limit_train_batches"]
         if self._first_averaged and (average := find_callback(trainer, WeightAverage)):

@@ -33,7 +33,7 @@ from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.result_files import KNOWN, known_file
-from imagenet_ddp.system.files import atomic_path
+from imagenet_ddp.system.files import atomic_path, short_path
 from imagenet_ddp.system.text import count_noun, first_line
 
 ACCEPTED = 0.95  # share of known images that are to be accepted
@@ -200,7 +200,7 @@ def write_reference(path: Path, features: Features, digest: str) -> str:
     num_held_out = num if (num := int(features.is_val.sum())) >= MIN_HELD_OUT else len(features)
     num_reached = num_held_out - max(_place(num_held_out) - 1, 0)
     return (
-        f"Written to {path}, by which predict tells unknown images. Of new images of the classes, "
+        f"Written to {short_path(path)}, by which predict tells unknown images. Of new images of the classes, "
         f"{interval_words(num_reached, num_held_out)} will be known (95 % interval), because the threshold is that of "
         f"{count_noun(num_held_out, 'image')}."
     )

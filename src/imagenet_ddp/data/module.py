@@ -154,9 +154,11 @@ class ImageDataModule(L.LightningDataModule):
         sampler.start_at(*self._start)
         return self._make_loader("train", images, self.train_transform, sampler)
 
-    def plain_train_dataloader(self) -> EpochLoader:
-        """Return a loader of the training images as they are validated, each once, in the random order of an epoch."""
-        return self._validation_loader("plain train", self.train_images, shuffle=True)
+    def plain_dataloader(self, split: str) -> EpochLoader:
+        """Return a loader of the images of a split, train or val, as they are validated, each once, in the random order
+        of an epoch."""
+        images = self.train_images if split == "train" else self.val_images
+        return self._validation_loader(f"plain {split}", images, shuffle=True)
 
     def val_dataloader(self) -> EpochLoader:
         return self._validation_loader("val", self.val_images, shuffle=False)

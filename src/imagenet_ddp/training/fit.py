@@ -15,7 +15,7 @@ from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_sig
 from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.files import short_path
-from imagenet_ddp.training import build, diagnosis
+from imagenet_ddp.training import build, diagnosis, known_images
 from imagenet_ddp.training.run_summary import closing_lines, require_files, results
 from imagenet_ddp.training.start_report import detail_lines, opening_lines
 
@@ -57,6 +57,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             result_files.write_json(
                 job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s)
             )
+        if job.config.ends_with_features:
+            known_images.write_known(parts, job.run_dir, log.say)
         for line in closing_lines(job, parts, train_s, ignored):
             log.say(line)
         if is_first:

@@ -64,7 +64,8 @@ def prepare_training(
             start = f"the weights of {weights.origin}"
     if config.budget_min is not None:
         averaged_from = None if config.averaging.name == "none" else config.averaging.first_epoch
-        callbacks.append(TimeBudget(config.budget_min, begin_s, say, averaged_from))
+        again = config.ends_with_features
+        callbacks.append(TimeBudget(config.budget_min, begin_s, say, averaged_from, reads_again=again))
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )

@@ -73,6 +73,11 @@ class CommonConfig(Section):
         """What the command wants the images of data for; None if it needs no data set."""
         return Purpose.TRAIN
 
+    @property
+    def ends_with_features(self) -> bool:
+        """Return whether a training ends with a pass over its images, after which predict tells unknown ones."""
+        return self.model.head == "regression" and self.data.labels == "one"
+
 
 class RunConfig(CommonConfig):
     """Keys of train, doctor, tune and submit."""

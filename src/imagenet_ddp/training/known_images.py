@@ -1,0 +1,68 @@
+"""After a fine-tuning, learn what its images look like, so that predict can say "not sure" of others (known.npz)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_columns
+from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.callbacks.regression_head import RegressionHead
+from imagenet_ddp.curation.features import Features
+from imagenet_ddp.curation.unknown import net_digest, write_reference
+from imagenet_ddp.data.decoding.decode import Reading
+from imagenet_ddp.models.head import evaluating, head_names, only_linear
+from imagenet_ddp.runs.checkpoint_file import read
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.result_files import known_file
+from imagenet_ddp.runs.signals import raise_on_signal
+from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.training.build import Run
+
+
+def write_known(parts: Run, run_dir: Path, say: Callable[[str], None]) -> None:
+    """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has its weights, in
+    fp32. Call on all ranks. say: writes a line to the log."""
+    trainer, module, data = parts.trainer, parts.module, parts.data
+    heads = head_names(module.net, len(data.source.classes))
+    if parts.checkpoint_callback is None or only_linear(module.net, heads) is None:
+        return
+    weights: Any = read(CheckpointStore.to_use(run_dir))["state_dict"] if trainer.is_global_zero else None
+    module.float().load_state_dict(trainer.strategy.broadcast(weights))  # other nodes may not see this disk
+    digest = net_digest(module.net, heads, data.eval_transform, Reading.of(data.options))
+    start = find_callback(trainer, RegressionHead)
+    if start is not None and parts.checkpoint_callback.best.step == 0:  # the layers below the last one are the same
+        splits = start.columns
+    else:
+        splits = _compute(parts, heads[0], say)
+    if trainer.is_global_zero:
+        say(write_reference(known_file(run_dir), _together(splits, digest), digest))
+
+
+def _compute(parts: Run, head: str, say: Callable[[str], None]) -> list[Columns]:
+    """Return the columns of the training images and of the validation images on rank 0."""
+    trainer, module, data = parts.trainer, parts.module, parts.data
+    splits = {"train": data.train_images, "val": data.val_images}
+    number = count_noun(sum(min(len(images), MAX_IMAGES) for images in splits.values()), "image")
+    say(f"Computing the features of {number}, by which predict tells unknown images.")
+    module.to(trainer.strategy.root_device)  # from which Lightning has moved it
+    try:
+        with raise_on_signal(), evaluating(module.net):
+            found = [
+                compute_columns(trainer, module, data, split, head)[0]
+                for split, images in splits.items()
+                if len(images)
+            ]
+    finally:
+        data.close()
+    return [columns for columns in found if columns is not None]
+
+
+def _together(splits: Sequence[Columns], digest: str) -> Features:
+    """Return the columns of the training images, and of the validation images if there are any, as one."""
+    _, vectors, targets = (torch.cat(column).numpy() for column in zip(*splits, strict=True))
+    features = Features.bare(vectors, np.zeros(len(vectors), np.uint64), digest)
+    return replace(features, targets=targets, is_val=np.arange(len(vectors)) >= len(splits[0][0]))
