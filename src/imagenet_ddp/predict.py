@@ -50,7 +50,7 @@ def main() -> None:
         kind = format_of(request.config.format, request.config.out)
         if request.config.out:
             require_carried_out(Path(request.config.out))
-            if request.config.label_next and kind != "jsonl":
+            if request.config.label_next and kind in ("csv", "xlsx"):
                 require_readable(Path(request.config.out))
         if kind == "xlsx" and len(paths) > MOST_ROWS:
             what = f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images"
@@ -108,8 +108,8 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
     from imagenet_ddp.use.prediction_page import predictions_page
     from imagenet_ddp.use.predictor import read_in_order
 
-    has_several, of_page = config.data.labels == "several", dict[str, Any]()
-    top_k = min(config.top_k if config.label_next is None else 2, len(predictor.classes))
+    has_several, of_page, reasons = config.data.labels == "several", dict[str, Any](), None
+    top_k = min(max(config.top_k, 1 if config.label_next is None else 2), len(predictor.classes))
     batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
@@ -140,11 +140,14 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
                 progress.add(len(images))
         if candidates is not None and config.label_next is not None:
             chosen = candidates.choose(config.label_next)
-            _write_chosen(candidates, chosen, output)
+            if output.kind == "html":
+                of_page, reasons = {each.path: each.result for each in chosen}, [each.why for each in chosen]
+            else:
+                _write_chosen(candidates, chosen, output)
             num_read = len(paths) - counts.unreadable
             counts.chosen, counts.lines = len(chosen), [*about(chosen, num_read, config), *next_step(chosen, config)]
         if output.kind == "html":
-            page = predictions_page(predictor, config, of_page, has_several=has_several)
+            page = predictions_page(predictor, config, of_page, reasons, has_several=has_several)
             output.stream.write(page.decode())
     return counts
 
@@ -185,7 +188,7 @@ def _write_chosen(candidates: "Candidates", chosen: Sequence["Chosen"], output: 
     from imagenet_ddp.use.candidates import HEADER
 
     rows = [
-        (rank, each.path, each.suggested, output.number(each.probability), each.why, "")
+        (rank, each.path, each.suggested, output.number(each.result.top[0][1]), each.why, "")
         for rank, each in enumerate(chosen, 1)
     ]
     if output.write_row is None:

@@ -63,7 +63,7 @@ def test_a_training_that_changed_nothing_is_named_where_it_ends_and_where_it_is_
         if command in ("features", "predict", "export"):
             done = run(command, *words.replace("FOLDER", "photos/cat").split())
             assert done.returncode == 0 or "extra" in done.stderr, (words, done.stderr)
-    assert all((tmp_path / name).is_file() for name in ("old/known.npz", "classes.html", "next.csv"))
+    assert all((tmp_path / name).is_file() for name in ("old/known.npz", "classes.html", "next.html"))
     assert ": both nets have the same weights. " in run("report", "old", "new", "out=both", code=0).stdout
 
 

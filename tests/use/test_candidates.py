@@ -35,7 +35,7 @@ def config(**more: Any) -> PredictConfig:
 
 def test_strangers_come_last():
     found = chosen(False, True, False, True)
-    assert [each.is_known for each in found] == [True, True, False, False]
+    assert [each.result.is_known for each in found] == [True, True, False, False]
     assert {each.why for each in found[2:]} == {"unlike the training images"}
     assert {(each.suggested, each.label) for each in found} == {("n2", "dog")}
     assert about(found, 4, config()) == [
@@ -84,6 +84,8 @@ def test_other_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     data = DataConfig.of(name="imagefolder", root=str(tmp_path))
     how, line = next_step(chosen(True), config(out="a/next.xlsx", data=data))
     assert "and save the list as a/next.csv." in how and line.endswith(" decisions=a/next.csv`")
+    how, line = next_step(chosen(True), config(out="a/next.html", data=data))
+    assert how.startswith("Open a/next.html,") and line.endswith(" decisions=a/decisions.csv`")
     assert next_step(chosen(True), config(out="next.jsonl", data=data)) == next_step([], config(data=data)) == []
     for other in (DataConfig.of(name="table", root="t.csv"), DataConfig.of(name="imagefolder", root="gone")):
         [line] = next_step(chosen(True), config(data=other))

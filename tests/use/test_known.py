@@ -152,6 +152,9 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
     assert [row["rank"] for row in rows] == ["1", "2"] and all(row["why"] for row in rows)
     with Image.open(tmp_path / "next_sheet.png") as sheet:
         assert sheet.width > 2 * 90
+    run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.html", code=0)
+    page = (tmp_path / "next.html").read_text()
+    assert re.findall('<li title="([^"]*)">', page) == [row["path"] for row in rows], "the same, in the same order"
     result = run("predict", f"checkpoint={known}", "images=new", "label_next=100", "format=jsonl", code=0)
     listed = [json.loads(line)["path"] for line in result.stdout.splitlines()]
     assert 2 <= len(listed) < 12
@@ -159,7 +162,7 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
     assert f"There are fewer than label_next=100, because {left}.\n" in result.stderr
     assert len({f"new/{first.parent.name}/{name}" for name in ("copy.jpg", first.name)} & {*listed}) <= 1
     last = result.stderr.splitlines()[-1]
-    assert last == "Hint: set out=FILE.csv for a list to write the classes into, and a sheet with the pictures."
+    assert last == "Hint: set out=next.html for a page on which to choose the classes, out=next.csv for a list."
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -103,7 +103,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     option, has_several = quoted(f"checkpoint={short_path(run.folder)}"), run.options.get("data.labels") == "several"
     steps = classify(run.folder, has_several_labels=has_several)
     if not has_several:
-        line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.csv"])
+        line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.html"])
         steps.append(("Find what to label next", line))
     return [*steps, ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option]))]
 

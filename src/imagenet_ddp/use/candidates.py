@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.label_next import choose
 from imagenet_ddp.curation.wrong_labels import MOVE
 from imagenet_ddp.data.contact_sheet import Line, draw_sheet, drawable, save_sheet
 from imagenet_ddp.system.table_files import format_of
 from imagenet_ddp.system.text import count_noun, percent
-from imagenet_ddp.use.labelling import can_label, relabel_line
+from imagenet_ddp.use.labelling import can_label, decisions_of, relabel_line
 from imagenet_ddp.use.predictor import Predictor, Result
 
 # prepare=relabel reads suggested and decision, as in the lists of a check
@@ -24,14 +25,13 @@ MOST_TILES = 256  # of the sheet
 
 
 class Chosen(NamedTuple):
-    """An image to label. suggested: the predicted class. label: its name for display. is_known: as in Result."""
+    """An image to label. suggested: the predicted class. label: its name for display."""
 
     path: str
     suggested: str
     label: str
-    probability: float
     why: str
-    is_known: bool | None
+    result: Result
 
 
 class Candidates:
@@ -43,8 +43,8 @@ class Candidates:
         self._results: list[Result] = []
 
     def add(self, path: str, result: Result) -> None:
-        """Add an image. result: with the two most probable classes and the features. An image that could not be read
-        is left out."""
+        """Add an image. result: with two or more of the most probable classes and the features. An image that could not
+        be read is left out."""
         if result.top:
             self._paths.append(path)
             self._results.append(result)
@@ -58,7 +58,7 @@ class Candidates:
         margins = np.array([_margin(result) for result in self._results])
         found: list[int] = choose(vectors, margins, count).tolist()
         chosen = [self._described(self._paths[position], self._results[position]) for position in found]
-        return sorted(chosen, key=lambda each: each.is_known is False)
+        return sorted(chosen, key=lambda each: each.result.is_known is False)
 
     def _described(self, path: str, result: Result) -> Chosen:
         labels = [self._predictor.labels[index] for index, _ in result.top[:2]]
@@ -68,8 +68,7 @@ class Candidates:
             why = f"between {labels[0]} and {labels[1]}"
         else:
             why = "unlike the others"
-        first, share = result.top[0]
-        return Chosen(path, self._predictor.classes[first], labels[0], share, why, result.is_known)
+        return Chosen(path, self._predictor.classes[result.top[0][0]], labels[0], why, result)
 
     def write_sheet(self, path: Path, chosen: Sequence[Chosen]) -> int:
         """Draw the first images in the order of their ranks, as the net sees them. Return how many."""
@@ -78,7 +77,7 @@ class Candidates:
         if tiles:
             captions = [
                 [Line(f"{rank}. {drawable(Path(each.path).name)}"),
-                 Line(drawable(each.label), f" {percent(each.probability, 0)}"),
+                 Line(drawable(each.label), f" {percent(each.result.top[0][1], 0)}"),
                  Line(drawable(each.why), wraps=True)]
                 for rank, each, _ in tiles
             ]  # fmt: skip
@@ -94,25 +93,29 @@ def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> lis
         rest = num_read - len(chosen)
         others = f"near-copies are left out ({count_noun(rest, 'image')})" if rest else "no others can be read"
         lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
-    if num_strange := sum(each.is_known is False for each in chosen):
+    if num_strange := sum(each.result.is_known is False for each in chosen):
         are, them = ("one is", "it") if num_strange == 1 else (f"{num_strange:,} are", "them")
         lines.append(f"At the end of the list, {are} unlike the training images, however sure the net is of {them}.")
     return lines
 
 
 def next_step(chosen: Sequence[Chosen], config: PredictConfig) -> list[str]:
-    """Return what to do with the list, ending with the command."""
+    """Return what to do with the list or the page, ending with the command."""
     kind = format_of(config.format, config.out)
     if not config.out:
-        return ["Hint: set out=FILE.csv for a list to write the classes into, and a sheet with the pictures."]
+        return ["Hint: set out=next.html for a page on which to choose the classes, out=next.csv for a list."]
     if not chosen or kind == "jsonl":
         return []
     if not can_label(config):
         return ["Give those that show one of the classes their label, and add them to the training images."]
     out = str(Path(config.out).with_suffix(".csv")) if kind == "xlsx" else config.out
-    line = relabel_line(config, [each.path for each in chosen], out)
     save = f", and save the list as {out}" if kind == "xlsx" else ""
     how = f"Write the class of each image, or {MOVE} for the suggested one, into the column decision{save}."
+    if kind == "html":
+        out = decisions_of(config)
+        how = f"Open {config.out}, choose below each picture what it shows, and put {DECISIONS}, which it then makes, "
+        how += "into the folder of the page."
+    line = relabel_line(config, [each.path for each in chosen], out)
     return [how, f"Then move those with a class into its folder: `{line}`"]
 
 

@@ -8,6 +8,7 @@ from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import train_line
 from imagenet_ddp.config.schema.data import DataConfig, FolderData
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.data.sources.registry import implied
 
 _PLACE = ("train_dir", "val_dir", "val_fraction")  # keys that say where the class folders are
@@ -17,6 +18,11 @@ def can_label(config: PredictConfig) -> bool:
     """Return whether images can be moved into the class folders that the net was trained on."""
     data = config.data
     return isinstance(data, FolderData) and data.labels == "one" and bool(data.root) and Path(data.root).is_dir()
+
+
+def decisions_of(config: PredictConfig) -> str:
+    """Return the file beside the page, in whose folder what is chosen on it is put."""
+    return str(Path(config.out).with_name(DECISIONS)) if config.out else DECISIONS
 
 
 def relabel_line(config: PredictConfig, paths: Sequence[str], decisions: str) -> str:

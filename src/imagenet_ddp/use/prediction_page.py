@@ -1,4 +1,4 @@
-"""Make a page of predictions: the pictures with their classes, the doubtful ones first."""
+"""Make a page of predictions: the pictures with their classes, the doubtful ones first, or those to label next."""
 
 import os
 from collections import defaultdict
@@ -10,7 +10,6 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.predict import PredictConfig
-from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
@@ -23,7 +22,7 @@ from imagenet_ddp.sections.section import MOST_CLASSES
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 from imagenet_ddp.system.text import alphabetical
-from imagenet_ddp.use.labelling import can_label, relabel_line, train_again_line
+from imagenet_ddp.use.labelling import can_label, decisions_of, relabel_line, train_again_line
 from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
@@ -38,10 +37,12 @@ def predictions_page(
     predictor: "Predictor",
     config: PredictConfig,
     found: Mapping[str, "Result"],
+    reasons: Sequence[str] | None = None,
     *,
     has_several: bool,
 ) -> bytes:
-    """Return the page. found: path -> result. has_several: labels per image."""
+    """Return the page. found: path -> result. reasons: why each is to be labelled next, in this order; None: all images
+    are there. has_several: labels per image."""
     paths, results, images = [*found], [*found.values()], config.images
     doubtful, without, classes = list[int](), list[int](), defaultdict[str, list[int]](list)
     for number, result in enumerate(results):
@@ -53,12 +54,14 @@ def predictions_page(
     rows = [("Not sure", doubtful), ("Without a class", without)]
     rows += sorted(classes.items(), key=lambda each: alphabetical(each[0]))
     rows = [(name, sorted(numbers, key=lambda number: _doubt(results[number]))) for name, numbers in rows if numbers]
+    if reasons is not None:
+        rows = [("Label next", [*range(len(paths))])]
     most = max(MOST_PICTURES // max(len(rows), 1), LEAST_PICTURES)
     shown = sorted({number for _, numbers in rows for number in numbers[:most]})
-    folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
+    folder = Path(os.path.commonpath([Path(path).parent for path in paths])) if paths else Path()
     files = FileImages(Path(), Names.of(paths), np.zeros(len(paths), np.int64), predictor.read.reading)
     uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number), shown), strict=True))
-    decides = can_label(config) and predictor.explain is not None  # an exported file cannot be trained
+    decides = can_label(config) and predictor.explain is not None and bool(paths)  # an exported file cannot be trained
 
     def item(number: int) -> dict[str, Any]:
         path, result = paths[number], results[number]
@@ -66,12 +69,16 @@ def predictions_page(
             "uri": uris[number], "path": path, "name": str(Path(path).relative_to(folder)),
             "label": in_words(result, predictor.labels, has_several=has_several),
             "choice": _choice(predictor, path, result) if decides else None,
+            # the words about a doubtful image say why
+            "why": reasons[number] if reasons and sure_classes(result, has_several=has_several) else "",
         }  # fmt: skip
 
+    what = "Predictions for" if reasons is None else "What to label next in"
     return render(TEMPLATE, {
-        "marker": PAGE, "title": f"Predictions for {Path(images).name or images}", "name": images,
+        "marker": PAGE, "title": f"{what} {Path(images).name or images}", "name": images,
         "folder": way_from(Path(config.out) if config.out else None),
-        "net": predictor.title, "total": len(paths), "num_doubtful": len(doubtful), "num_without": len(without),
+        "net": predictor.title, "is_next": reasons is not None, "total": len(paths),
+        "num_doubtful": len(doubtful), "num_without": len(without),
         "num_strange": sum(result.is_known is False for result in results), "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
         "sections": [(name, len(numbers), [item(number) for number in numbers[:most]]) for name, numbers in rows],
@@ -95,17 +102,17 @@ def _choice(predictor: "Predictor", path: str, result: "Result") -> dict[str, An
 
 def _next_steps(config: PredictConfig, paths: Sequence[str]) -> list[tuple[str, str]]:
     """Return how the net learns from these images, as (words, line to type)."""
-    decisions = str(Path(config.out or "").with_name(DECISIONS)) if config.out else DECISIONS
     steps = [
         ("Choose below the pictures what each shows: those that the net is not sure of, or is wrong about, teach it "
          "most. Download decisions.csv with the button that then appears, put it into the folder of this page, and "
          "move them into the class folders of the training images (undo=true takes it back)",
-         relabel_line(config, paths, decisions)),
+         relabel_line(config, paths, decisions_of(config))),
     ]  # fmt: skip
     if config.checkpoint is None:
         return steps
     net = short_path(CheckpointStore.run_dir_of(Path(config.checkpoint)) or Path(config.checkpoint))
-    options = [quoted(f"checkpoint={net}"), quoted(f"images={config.images}"), "label_next=50", "out=next.csv"]
+    options = [quoted(f"checkpoint={net}"), quoted(f"images={config.images}"), "label_next=50", "out=next.html"]
     steps.append(("Then train again, from this net", train_again_line(config, net)))
-    steps.append(("Of many images, list those that are worth labelling", shell_line("predict", options)))
+    if config.label_next is None:
+        steps.append(("Of many images, show those that are worth labelling", shell_line("predict", options)))
     return steps

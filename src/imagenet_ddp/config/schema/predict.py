@@ -23,7 +23,7 @@ class PredictConfig(TrainedConfig):
         integer(1),
         Example("50"),
         "Write only this many images, those to label next: uncertain, and unlike each other; null: all images. "
-        "prepare=relabel reads the list.",
+        "prepare=relabel reads the list, or what is chosen on the page (html).",
     ] = None
 
 

@@ -104,9 +104,6 @@ def _check_predictions(config: Mapping[str, Any]) -> list[Mistake]:
     inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
     is_input = out.exists() and any(path.exists() and out.samefile(path) for path in inputs)
     if table_files.format_of(config["format"], config["out"]) == "html":
-        if config["label_next"] is not None:
-            what = f"label_next needs a list to write decisions into, got out={out}"
-            return [Mistake(what, ("label_next", "out"), (setting(f"out={out.with_suffix('.csv')}"),))]
         if out.is_file() and not contains(out, f"<!-- {PAGE} -->"):
             fix = setting(f"out={out.with_name('predictions.html')}")
             return [must_be("out", "a new file or an earlier page of predictions", f"{out}, another page", fix)]
