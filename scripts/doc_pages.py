@@ -147,6 +147,13 @@ PROGRAMS = {
         "epochs imgsz batch workers lr0 lrf cos_lr optimizer weight_decay warmup_epochs patience seed device "
         "pretrained half fliplr flipud auto_augment",
     ),
+    "Ultralytics, yolo export, and torch.onnx.export": (
+        "For `export` alone.",
+        "export/half export/fp16 export/batch export/batch_size export/dynamic export/dynamic_axes "
+        "export/dynamic_shapes export/opset export/opset_version export/simplify export/optimize "
+        "export/do_constant_folding export/dynamo export/input_names export/output_names export/nms export/workspace "
+        "export/keras export/file export/f --output_path",
+    ),
     "Keras, fastai, Transformers": (
         "These are arguments of their functions.",
         "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
@@ -165,7 +172,7 @@ PROGRAMS = {
         "such as `NCCL_SOCKET_IFNAME=eth0` before the command, or as `nccl.env.NCCL_SOCKET_IFNAME=eth0`.",
         "--starting_lr --nesterov --num_epochs --n_epochs --max_epochs acc_grad --data --folder --batch_size --bs "
         "--num_workers --no-cuda --cpu -g --ngpus -n --nodes -nr --nr local_rank -ws world_size -rn rank -im "
-        "init_method -bk backend gpu0_bsz",
+        "init_method -bk backend gpu0_bsz -o",
     ),
 }
 
@@ -175,7 +182,7 @@ def coming_from() -> str:
     spellings: dict[Term, dict[str, list[str]]] = {}  # term -> title of a program -> its names there
     for title, (_, names) in PROGRAMS.items():
         for name in names.split():
-            spellings.setdefault(BY_NAME[plain(name)], {}).setdefault(title, []).append(f"`{name}`")
+            spellings.setdefault(BY_NAME[plain(name)], {}).setdefault(title, []).append(f"`{name.rpartition('/')[2]}`")
     tables = {"Options of several of these programs": "", **{title: intro for title, (intro, _) in PROGRAMS.items()}}
     rows: dict[str, list[str]] = {title: [] for title in tables}
     for term, by_title in spellings.items():

@@ -32,8 +32,8 @@ def typed_here() -> list[tuple[str, str]]:
 
 
 def test_each_option_to_type_here_exists_and_takes_the_value():
-    keys = declared("train")
     for name, word in typed_here():
+        keys = declared(name.rpartition("/")[0] or "train")
         key, _, value = word.partition("=")
         key = key.lstrip("+")
         if key in keys and not keys[key].is_group:
@@ -115,7 +115,7 @@ def test_a_flag_that_is_off_is_off_after_the_correction(recipe: list[str]):
     start = composed("train", recipe)
     for term in TERMS:
         option, equals, on = term.here.rpartition(" ")[2].partition("=")
-        if not equals or "{}" in term.here or term.here.startswith("python"):
+        if not equals or "{}" in term.here or term.here.startswith("python") or "/" in term.names[0]:
             continue
         for off in ("false", "no"):
             with pytest.raises(ConfigError) as error:
@@ -156,10 +156,10 @@ def test_hydras_own_options_are_known():
 def test_a_command_is_offered_only_keys_that_it_has_a_use_for(verb: str):
     """Each key of any command, typed without its group, and each option of another program."""
     used, keys = read_by(verb), {path for each in COMMANDS for path in declared(each)}
-    for name in {path.rpartition(".")[2] for path in keys} | {known_terms.plain(name) for name in BY_NAME}:
-        assert {*closest(name, used)} <= used.keys(), name
+    for name in {path.rpartition(".")[2] for path in keys} | {each.removeprefix(f"{verb}/") for each in BY_NAME}:
+        assert "/" in name or {*closest(name, used)} <= used.keys(), name
         options = {key_of(option) for fix in unknown(name, verb).fixes for option in fix.options}
-        assert options & keys <= used.keys(), name
+        assert "/" in name or options & keys <= used.keys(), name  # the word of another command
     for name in (name for term in TERMS for name in term.names if name.startswith("-")):
         _, found = without_other_programs(verb, [name, "3"])
         options = {key_of(option) for each in found for fix in each.fixes for option in fix.options}
@@ -171,6 +171,29 @@ def refused_by(verb: str, keys: Iterable[str]) -> list[str]:
     """Return the keys that a command which reads a checkpoint refuses to take, because only training reads them."""
     typed = [f"{key}=1" for key in keys] if "checkpoint" in declared(verb) else []
     return [str(each) for each in unread(typed, {}, declared(verb)) if "only training reads" in str(each)]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("half=true", "format=onnx_fp16"),  # not the precision of the comparison
+        ("--fp16", "format=onnx_fp16"),
+        ("half=false", ""),
+        ("--batch-size 8", "batch_size=8"),
+        ("dynamic=false", "batch_size=1"),
+        ("--opset 17", ""),
+        ("-o m.onnx", "out=m.onnx"),
+        ("imgsz=224", "data.image_size=224"),
+    ],
+)
+def test_a_word_may_mean_something_else_in_a_command(line: str, meant: str):
+    with pytest.raises(ConfigError) as error:
+        composed("export", ["checkpoint=x.ckpt", *shlex.split(line)])
+    (mistake,) = error.value.mistakes
+    assert " ".join(mistake.fixes[0].options) == meant
+    other = mistakes(*line.split(), "data=shapes")[0]
+    assert not meant or f"set {meant}" not in other or line == "imgsz=224"
 
 
 @pytest.mark.usefixtures("here")

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
 from imagenet_ddp.cli.flags import of_other_program
-from imagenet_ddp.cli.known_terms import BY_NAME, INSTEAD, NEAR, SHORT, near_keys, same
+from imagenet_ddp.cli.known_terms import INSTEAD, NEAR, SHORT, near_keys, same, term_of
 from imagenet_ddp.cli.options import Files, Option
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
@@ -34,7 +34,7 @@ def unknown(key: str, verb: str, value: str = "VALUE") -> Mistake:
     if {each for each in keys if each.startswith(f"{parent}.")} == {f"{parent}._target_", f"{parent}.args"}:
         fix = setting(f"+{parent}.args.{last}={value}", aim=f"for an argument of {parent}._target_")
         return Mistake(f"{key} is not a known key", (key,), (fix,))
-    if (term := BY_NAME.get(key)) and NEAR.get(key) not in keys and not same(key, keys):
+    if (term := term_of(key, verb)) and NEAR.get(key) not in keys and not same(key, keys):
         return of_other_program(verb, [f"{key}={value}"], term, [value], key)
     more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
     fixes = near_keys(key, keys, value, more)
@@ -76,6 +76,8 @@ def _refused_value(option: Option, error: Exception, verb: str, files: Files) ->
         return must_be(key, declaration.words, shown(value), fix)
     if declaration and not isinstance(value, dict):
         fix = fix_of(key, keys, files.names)
+        if declaration.type is int and str(value).endswith("%"):
+            fix = example(*fix.options, aim="(a number, not a share)")
         if near := declaration.nearest(value):
             fix = meant(f"{key}={near}")
         named = keys.get(f"{key}.name")

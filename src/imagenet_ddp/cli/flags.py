@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import hydra
 
-from imagenet_ddp.cli.known_terms import BY_NAME, Term, closest, near_keys, plain, term_of
+from imagenet_ddp.cli.known_terms import Term, closest, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared
@@ -111,7 +111,7 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
             continue
         bare = name.lstrip("-")
         own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
-        term = None if own else term_of(name)
+        term = None if own else term_of(name, verb)
         near = [] if own or term else closest(plain(bare), read_by(verb))
         takes_path = any(read_by(verb)[key].type is str for key in near) or own or (term and "{}" in term.here)
         values = [value] if equals else _values(rest, takes_path=bool(takes_path))
@@ -124,7 +124,7 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
 def is_own(verb: str, name: str, value: str) -> bool:
     """Return whether a name is a key of the command, or a group that has a file of this value."""
     key = declared(verb).get(name)
-    is_key = key is not None and not key.is_group and name not in BY_NAME
+    is_key = key is not None and not key.is_group and term_of(name, verb) is None
     return is_key or (bool(re.fullmatch(r"\w+", value)) and (conf_dir() / name / f"{value}.yaml").is_file())
 
 
@@ -168,6 +168,7 @@ def of_other_program(verb: str, typed: Sequence[str], term: Term, values: Sequen
     is_sure = True
     if values and here and here == term.here and "{}" not in here and value.lower() not in term.values:
         here, is_sure = _of_flag(verb, term, value, is_key=bool(key))
+        note = note if here else ""  # about what is on
     options = [word.replace("{}", ",".join(values or [value]) if "[{}]" in word else value) for word in here.split()]
     if unread := [each for each in map(key_of, options) if each in declared("train") and each not in keys]:
         what += f", and {verb} has no use for {unread[-1]}"

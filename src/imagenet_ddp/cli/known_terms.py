@@ -16,7 +16,7 @@ from imagenet_ddp.mistakes import Fix, key_of
 @dataclass(frozen=True, eq=False)
 class Term:
     """One line of known_terms.txt, whose first lines explain the format. values: value in the other program -> options
-    to type here."""
+    to type here. names: those with COMMAND/ before them are of that command alone."""
 
     names: tuple[str, ...]
     here: str
@@ -38,9 +38,11 @@ def _read() -> list[Term]:
 
 def plain(name: str) -> str:
     """Return a name without leading dashes and with underscores: dist_url for --dist-url. A short option such as -b
-    keeps its dash, because -b and a key named b differ."""
+    keeps its dash, because -b and a key named b differ. COMMAND/ before it stays."""
+    verb, slash, name = name.rpartition("/")
     bare = name.lstrip("-")
-    return name if name.startswith("-") and not name.startswith("--") else bare.replace("-", "_")
+    is_short = name.startswith("-") and not name.startswith("--")
+    return f"{verb}{slash}{name if is_short else bare.replace('-', '_')}"
 
 
 TERMS = _read()
@@ -57,16 +59,16 @@ _SURE = (
 # Keys and choices of Lightning and other programs, or a command and a key -> what to do instead.
 INSTEAD = {
     **{f"predict {key}": _SURE for key in ("threshold", "conf", "confidence", "min_confidence", "min_probability")},
-    "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
+    **dict.fromkeys(("int8", "quantize"), "quantise model.onnx with onnxruntime.quantization.quantize_static"),
     "logger=comet": "run `pip install comet-ml`, and set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
     "strategy=fsdp": "set strategy=ddp, which keeps the whole net on each device",
 }
 
 
-def term_of(name: str) -> Term | None:
-    """Return what is known of an option of another program, such as --batch-size."""
-    return BY_NAME.get(plain(name))
+def term_of(name: str, verb: str) -> Term | None:
+    """Return what is known of an option of another program, such as --batch-size, for a command."""
+    return BY_NAME.get(f"{verb}/{plain(name)}") or BY_NAME.get(plain(name))
 
 
 def _letters(key: str) -> str:

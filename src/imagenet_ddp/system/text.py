@@ -142,6 +142,20 @@ def as_typed(text: str) -> str:
     return LINE.sub(lambda found: program + (before_verb + found[1] if found[1] else ""), text)
 
 
+_UNITS_OF_TIME = {r"d(?:ays?)?": 86400, r"h(?:(?:ou)?rs?)?": 3600, r"m(?:in(?:ute)?s?)?": 60, r"s(?:ec(?:ond)?s?)?": 1}
+_BY_UNIT = re.compile("".join(rf"(?:(\d+(?:\.\d+)?) ?{unit} ?)?" for unit in _UNITS_OF_TIME), re.ASCII)
+_BY_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)", re.ASCII)
+
+
+def seconds_in(text: str) -> float | None:
+    """Return the seconds of a time as people type it: 1h30m, 90 min, 1:30:00; None for other text, such as 1:30, which
+    may be hours or minutes."""
+    found = _BY_CLOCK.fullmatch(text) or _BY_UNIT.fullmatch(text)
+    if not text or found is None:
+        return None
+    return sum(float(count or 0) * unit for count, unit in zip(found.groups(), _UNITS_OF_TIME.values(), strict=True))
+
+
 def shown(value: Any) -> str:
     """Format a value as it is typed: null, true, [0,3], text without quotes."""
     if value is None or isinstance(value, bool):

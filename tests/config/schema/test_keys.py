@@ -68,7 +68,7 @@ def test_conf_lists_every_key_of_the_trainer_with_its_default():
         ("devices", [2, -1, [0, 3], "0,3", "2"], [0, True, [], [0, 0], "all"]),
         ("max_epochs", [-1, None], [-2, "abc", 2.5, True]),
         ("limit_train_batches", [3, 0.5, 1.0], [1.5, -1]),
-        ("max_time", ["00:12:00:00", {"hours": 12}], ["1 h"]),
+        ("max_time", ["00:12:00:00", {"hours": 12}], ["1:30"]),
         ("gradient_clip_val", [1], [float("nan")]),
         ("benchmark", [None, True], ["yes", 1]),
     ],

@@ -27,9 +27,10 @@ from imagenet_ddp.config.validators import (
     shown,
 )
 from imagenet_ddp.mistakes import Fix, Mistake, example, meant
+from imagenet_ddp.system.text import seconds_in
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_SECONDS = {"s": 1, "min": 60, "h": 3600}  # the end of a key -> seconds in its unit
 _COMMON = ("auto", "none", "null", "true", "false")  # values that keys of any meaning have
 _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
 
@@ -71,15 +72,14 @@ class Key:
 
     def nearest(self, value: Any) -> str | None:
         """Return the allowed value, as it is typed, that a wrong one probably means; None if there is none. A number
-        may have the unit that its key names, or another unit of time: 3min or 0.5h for budget_min."""
+        may have the unit that its key names, or another form of time: 3min or 0:03:00 for budget_min."""
         if self.allowed is None:
             return None
         if self.nullable and is_nothing(value):
             return "null"
         last = self.path.rpartition("_")[2]
-        timed = re.fullmatch(r"([\d.]+) ?(s|m|h)[a-z]*", str(value))
-        if last in _SECONDS and timed and timed[1].count(".") < 2:
-            return self.allowed.nearest(f"{float(timed[1]) * _SECONDS[timed[2]] / _SECONDS[last]:g}")
+        if last in _SECONDS and (seconds := seconds_in(str(value))):
+            return self.allowed.nearest(f"{seconds / _SECONDS[last]:.10g}")
         unit = re.escape(last.removesuffix("s"))
         return self.allowed.nearest(re.sub(rf"(?<=\d) ?({unit}s?|px)$", "", value) if isinstance(value, str) else value)
 

@@ -26,6 +26,7 @@ from imagenet_ddp.config.validators import (
     shown,
 )
 from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.system.text import seconds_in
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
 
@@ -33,12 +34,12 @@ _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours",
 def _nearest_time(value: Any) -> str | None:
     """Return days:hours:minutes:seconds for 12h, or for hours:minutes:seconds, which YAML reads as a number of
     seconds."""
-    if match := re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", str(value)):
-        value = sum(int(count or 0) * unit for count, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True))
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        days, rest = divmod(value, 86400)
-        return f"{days:02}:{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"00:{int(match[1]):02}:{match[2]}" if (match := re.fullmatch(r"(\d+):(\d\d:\d\d)", str(value))) else None
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    seconds = value if is_number else seconds_in(str(value))
+    if seconds is None or seconds <= 0:
+        return None
+    days, rest = divmod(int(seconds), 86400)
+    return f"{days:02}:{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
 _TIME = replace(

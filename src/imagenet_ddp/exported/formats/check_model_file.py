@@ -7,7 +7,7 @@ from typing import Any
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.exported.formats.base import CARD, CONFIG
 from imagenet_ddp.exported.formats.registry import FORMATS, format_of, graph_format
-from imagenet_ddp.mistakes import Mistake, meant, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, meant, must_be, setting, without
 from imagenet_ddp.models.weights import hub
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system import table_files
@@ -17,6 +17,19 @@ from imagenet_ddp.system.packages import missing_package
 # Suffixes of model files, which predict reads and so must not write.
 MODELS = (*(suffix for each in FORMATS.values() for suffix in (each.suffix, *each.also)), ".ckpt", ".pt", ".pth")
 PAGE = "imagenet_ddp.predict"  # in the head of a page of predictions
+
+# (a format, what it is for, formats in whose place it serves)
+_SERVES = (
+    ("onnx", "which onnxruntime runs, also on a phone",
+     ("tflite", "litert", "coreml", "mlmodel", "mlpackage", "saved_model", "pb", "tf", "ncnn", "mnn", "paddle")),
+    ("onnx", "from which trtexec of TensorRT builds an engine", ("engine", "tensorrt", "trt", "plan")),
+    ("torch_export", "which has taken the place of TorchScript", ("torchscript", "ts", "jit")),
+    ("html", "a page that classifies in a browser", ("tfjs", "js", "web", "browser")),
+    ("safetensors", "which holds the weights", ("pth", "pt", "bin", "pytorch", "state_dict", "h5", "keras")),
+)  # fmt: skip
+_INSTEAD = {other: (name, why) for name, why, others in _SERVES for other in others}
+_SAME = {"pt2": "torch_export", "exported_program": "torch_export", "fp16": "onnx_fp16", "half": "onnx_fp16",
+         "ov": "openvino", "page": "html"}  # fmt: skip
 
 
 def export_path(config: Mapping[str, Any]) -> Path:
@@ -31,7 +44,7 @@ def export_path(config: Mapping[str, Any]) -> Path:
 def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
     """Return the mistakes. verb: predict, demo or export."""
     if verb == "export":
-        wrong = expect("format", config["format"], choice(None, *FORMATS), setting("format=onnx"))
+        wrong = expect("format", config["format"], choice(None, *FORMATS), _other_format(str(config["format"])))
         return wrong or [*_check_export(config), *(_check_push(config) if config["push"] else [])]
     found, kind = list[Mistake](), graph_format(config["checkpoint"])
     if kind is not None and not kind.is_safe:
@@ -73,7 +86,7 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
     if path.is_dir():  # which may have no name, as `.`
         return found
     if path.suffix != kind.suffix:
-        fix = meant(f"out={path.with_suffix(kind.suffix)}")
+        fix = _of_suffix(config, path) or meant(f"out={path.with_suffix(kind.suffix)}")
         found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
     elif not config["overwrite"]:
         ways = setting("out=FILE"), setting("overwrite=true")
@@ -84,6 +97,23 @@ def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
             if each.is_file()
         ][:1]
     return found
+
+
+def _other_format(word: str) -> Fix:
+    """Return the fix of a format that is not written here. word: as typed."""
+    name, why = _INSTEAD.get(word.lower(), ("onnx", ""))
+    near = _SAME.get(word.lower()) or choice(*FORMATS).nearest(word)
+    return meant(f"format={near}") if near and not why else setting(f"format={name}", aim=f"({why})" if why else "")
+
+
+def _of_suffix(config: Mapping[str, Any], path: Path) -> Fix | None:
+    """Return the fix of a file whose suffix names a format, if none is typed; None if it names none."""
+    if config["format"] is not None or config["push"]:
+        return None
+    if kind := graph_format(path) or next((each for each in FORMATS.values() if each.suffix == path.suffix), None):
+        return meant(f"format={kind.name}")
+    name, why = _INSTEAD.get(path.suffix[1:].lower(), ("", ""))
+    return setting(f"format={name}", f"out={path.with_suffix(FORMATS[name].suffix)}", aim=f"({why})") if name else None
 
 
 def _check_push(config: Mapping[str, Any]) -> list[Mistake]:
