@@ -21,6 +21,8 @@ from helpers.train_runs import wait_for
 
 from imagenet_ddp import demo
 from imagenet_ddp.curation import unknown
+from imagenet_ddp.use.prediction_words import in_words, sure_classes
+from imagenet_ddp.use.predictor import Result
 
 httpx = pytest.importorskip("httpx", reason="the extra demo is not installed")
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
@@ -110,7 +112,7 @@ def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(
 ):
     client: Any = gradio_client.Client(address, verbose=False)
     picture = next((tree / "val").rglob("*.*"))
-    found, shown = client.predict(gradio_client.handle_file(picture), api_name="/answer")
+    found, shown, _ = client.predict(gradio_client.handle_file(picture), api_name="/answer")
     result = run("predict", f"checkpoint={trained}", f"images={picture}")
     assert result.returncode == 0, result.stderr
     assert found["label"] == result.stdout.splitlines()[1].split(",")[1]
@@ -122,6 +124,21 @@ def test_a_picture_gets_its_classes_and_a_bad_file_the_reason(
     (tmp_path / "large.jpg").write_bytes(bytes(21 * 2**20))
     with pytest.raises(Exception, match="exceeds the maximum"):
         client.predict(gradio_client.handle_file(tmp_path / "large.jpg"), api_name="/answer")
+
+
+@pytest.mark.parametrize("is_known", [None, False, True])
+@pytest.mark.parametrize("shares", [(0.9, 0.1), (0.45, 0.4), (0.7, 0.6)])
+def test_it_says_what_predict_says(shares: tuple[float, float], is_known: bool | None):
+    """Of a picture in doubt, whatever the reason; a sure class is said by the classes themselves."""
+    result, labels = Result([*enumerate(shares)], is_known=is_known), ["a_1", "<b>"]
+    for has_several in (False, True):
+        words = in_words(result, labels, has_several=has_several).replace("<b>", "&lt;b&gt;").replace("_", "\\_")
+        in_doubt = f"**{words[0].upper()}{words[1:]}**"
+        wanted = (words if has_several else "") if sure_classes(result, has_several=has_several) else in_doubt
+        assert demo.beside_classes(result, labels, has_several=has_several) == wanted
+    assert demo.beside_classes(result, labels, has_several=False).startswith("**") == (
+        is_known is False or shares[0] < 0.5
+    )
 
 
 READY = """new Promise((done) => {
@@ -156,7 +173,7 @@ def test_not_sure(trained: Path, tree: Path, tmp_path: Path, run: Run):
             node = browser.call("DOM.querySelector", nodeId=root, selector=UPLOAD)["nodeId"]
             browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(picture)])
             text = browser.evaluate(READY % ANSWER)
-            assert ("Not sure: this picture is unlike those that the net was trained on." in text) != is_sure
+            assert ("Unlike the training images; the likeliest is" in text) != is_sure
             for width, scheme in ((1200, "light"), (390, "dark")):
                 browser.resize(width, scheme=scheme)
                 excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

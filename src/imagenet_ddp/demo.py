@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,16 @@ from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import class_list, count_noun
 from imagenet_ddp.system.text_table import escape_markdown
 from imagenet_ddp.use.open_predictor import open_predictor
+from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
-    from imagenet_ddp.use.predictor import Predictor
+    from imagenet_ddp.use.predictor import Predictor, Result
 
 MAX_FILE_SIZE = "20mb"
 MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each of them several times
 CHECK_S, KEEP_S = 60, 300  # how often uploaded pictures are looked for, and how old they must be to be deleted
 PASSWORD = "IMAGENET_DDP_DEMO_PASSWORD"  # environment variable; a command line and a config are seen by others
 TITLE = "Image classification"
-UNSURE = "**Not sure**: this picture is unlike those that the net was trained on."
 MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
@@ -43,7 +44,7 @@ def main() -> None:
 
         config = resolved_config(request, os.environ, DemoConfig)
         predictor = open_predictor(config)
-        page = make_page(gradio, predictor, predictor.title)
+        page = make_page(gradio, predictor, has_several=config.data.labels == "several")
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
         print_message(f"http://{config.host}:{config.port}  (press Ctrl-C to stop)", sys.stdout)
         auth = None
@@ -84,8 +85,16 @@ def too_large(path: str) -> str:
     return f"it has {width:,} × {height:,} pixels, more than {MAX_PIXELS:,}" if width * height > MAX_PIXELS else ""
 
 
-def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
-    """Build the demo page, a gradio.Blocks. gradio: the imported module."""
+def beside_classes(result: "Result", labels: Sequence[str], *, has_several: bool) -> str:
+    """Return in Markdown what predict says of a picture that is in doubt, or has several labels, else ""."""
+    words = in_words(result, labels, has_several=has_several)
+    if sure_classes(result, has_several=has_several):
+        return escape_markdown(words) if has_several else ""
+    return f"**{escape_markdown(words[0].upper() + words[1:])}**"
+
+
+def make_page(gradio: Any, predictor: "Predictor", *, has_several: bool) -> Any:
+    """Build the demo page, a gradio.Blocks. gradio: the imported module. has_several: images have several labels."""
     import torch
 
     from imagenet_ddp.data.decoding.errors import UnreadableImage
@@ -98,16 +107,14 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         except ConfigError:  # no layer of this net has rows and columns
             explain = None
 
-    has_known = predictor.threshold is not None
-
     def answer(path: str | None) -> tuple[Any, ...]:
-        """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map), and, if
-        the predictor has a reference, a sentence for a picture that is unlike the training images.
+        """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map,
+        beside_classes).
 
         The picture is returned unchanged if the net has no activation map. path: None returns nothing of these.
         """
         if path is None:
-            return None, None, *[""] * has_known
+            return None, None, ""
         if reason := too_large(path):
             raise gradio.Error(f"This file cannot be used: {reason}.", print_exception=False)
         image = predictor.read(path)
@@ -120,25 +127,25 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         if explain is not None:
             (activation,) = explain([image], [top[0][0]])
             shown = overlay(image, activation)
-        unsure = "" if result.is_known else UNSURE
         found = {predictor.labels[index]: share for index, share in top}
-        return found, shown.permute(1, 2, 0).numpy(), *[unsure] * has_known
+        said = beside_classes(result, predictor.labels, has_several=has_several)
+        return found, shown.permute(1, 2, 0).numpy(), said
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
     names = f"{count_noun(len(predictor.labels), 'class')}: {class_list(predictor.labels)}"
     # the title of the browser's tab is shown before a password is asked for
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(CHECK_S, KEEP_S)) as page:
-        gradio.Markdown(f"# {escape_markdown(title)}\n{escape_markdown(names)}")
+        gradio.Markdown(f"# {escape_markdown(predictor.title)}\n{escape_markdown(names)}")
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
             # Pass on the uploaded file itself, so that a file which training refuses is refused here with the same
             # message. A subclass would do the same, but Gradio writes a file next to the module of a subclass.
             picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
-                notes = [gradio.Markdown()] if has_known else []
+                words = gradio.Markdown()
                 classes = gradio.Label(label="Classes", num_top_classes=5)
                 seen = gradio.Image(label=looked_at, interactive=False)
-        picture.change(answer, picture, [classes, seen, *notes], concurrency_limit=1)
+        picture.change(answer, picture, [classes, seen, words], concurrency_limit=1)
     return page
 
 
