@@ -205,6 +205,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     spanning = functools.partial(
         schedule_spanning, plan.config.schedule, plan.warmup_epochs.value, has_budget=has_budget
     )
+    contents = _checkpoint_contents(job, plan, data)
     callbacks = make_callbacks(
         plan.config,
         job.run_dir,
@@ -215,8 +216,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         learning_rate=LearningRate(spanning=spanning, say=log.say, note=log.note),
         watches=_watches(plan, world, log),
         bad_images=data.bad_images.board.all,
-        contents=_checkpoint_contents(job, plan, data),
-        hyperparams=without_secrets(to_plain(job.config)),
+        contents=contents,
+        hyperparams=contents["config"],
     )
     trainer = make_trainer(plan, world, [*training_callbacks, *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
