@@ -83,7 +83,7 @@ def _choices(group: str) -> str:
     if group == "recipe":
         return "same names as for data; by default, the same choice"
     if group == "experiment":
-        return f"(none), own_photos and {len(names) - 1} more: docs/recipes.md"
+        return f"(none), own_photos, probe and {len(names) - 2} more: docs/recipes.md"
     return ", ".join(names if _defaults().get(group) or group == "prepare" else ["(none)", *names])
 
 

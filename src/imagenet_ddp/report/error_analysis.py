@@ -20,6 +20,7 @@ LABELS_FILE = "likely_wrong_labels.csv"
 LABELS_HEADER = ("path", "label", "suggested", "score", "confident")
 NUM_BINS = 15
 MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
+LEAST_BINS = 3  # of a diagram, which would say nothing with fewer
 
 # ---- classes -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,11 @@ def calibration_error(found: list[Bin]) -> float:
     images."""
     total = sum(each.num_images for each in found)
     return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
+
+
+def fill_diagram(found: list[Bin]) -> bool:
+    """Return whether the images are enough for a reliability diagram."""
+    return sum(each.num_images >= MIN_IMAGES for each in found) >= LEAST_BINS
 
 
 def calibration_figure(found: list[Bin], scheme: str = "light") -> "Figure":

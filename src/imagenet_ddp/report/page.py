@@ -201,7 +201,11 @@ def _analyse(
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
         "csv_name": error_analysis.LABELS_FILE,
-        "diagram": {scheme: _uri(error_analysis.calibration_figure(bins, scheme)) for scheme in ("light", "dark")},
+        "diagram": {
+            scheme: _uri(error_analysis.calibration_figure(bins, scheme))
+            for scheme in ("light", "dark")
+            if error_analysis.fill_diagram(bins)
+        },
         "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
         "no_temperature": NO_TEMPERATURE if measured.get("temperature", 1) is None else "",
         "judged": judged,
