@@ -102,7 +102,8 @@ def test_a_person_at_a_terminal_reads_a_line_of_words(
     monkeypatch.setattr(FileReader, "__call__", lambda self, path: torch.zeros(3, 4, 4, dtype=torch.uint8))
     config = PredictConfig(data=DataConfig(num_workers=0), **typed)
     Image.new("RGB", (40, 30)).save("dog.jpg")
-    counts = predict.Counts(1, 1, 1, of_label=Counter({"tench": 1, "<b>dog": 1}))
+    unread = "odd\x1b.jpg cannot be read: the output of the net is NaN or inf."
+    counts = predict.Counts(1, 1, 1, of_label=Counter({"tench": 1, "<b>dog": 1}), first_unreadable=unread)
     assert predict._predict(config, [*rows]) == counts, "what is in doubt is not counted as a class"
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -207,6 +208,9 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert len(errors) == 4
     assert set(errors.values()) == {""}
     assert "7 images, 3 unreadable" in result.stderr
+    assert re.search(r"\w+\.(jpg|png) cannot be read: \S.*\. Nor can 2 others\.$", result.stderr, re.MULTILINE)
+    none = run("predict", f"checkpoint={trained}", "images=some/empty.jpg", "out=p.html", code=1)
+    assert "some/empty.jpg cannot be read: the file is empty.\n" in none.stderr
     assert "In some, 1 file was left out: 1 of another type (.txt)." in result.stderr
     result = run("predict", f"checkpoint={trained}", "images=some", "out=/dev/full")
     assert (result.returncode, "Traceback" in result.stderr) == (1, False)

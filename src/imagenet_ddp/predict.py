@@ -44,6 +44,7 @@ MOST_WIDTH = 60  # columns for the path in such a line
 
 
 def main() -> None:
+    """Exit codes: 1 after a failure, or if no image can be read, 2 for a refused command, 128 + n after signal n."""
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds
@@ -70,17 +71,23 @@ def main() -> None:
         print_message(
             "Hint: set out=classes.csv for a table with the probabilities, out=classes.html for the pictures."
         )
+    if counts.first_unreadable and not _is_for_people(config):  # whose lines have said it
+        more = f" Nor can {count_noun(counts.unreadable - 1, 'other')}." if counts.unreadable > 1 else ""
+        print_message(f"{printable(counts.first_unreadable)}{more}")
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print_message(f"In {config.images}, {words}.")
     for line in counts.lines:
         print_message(printable(line))
+    if counts.unreadable == len(paths):
+        sys.exit(1)
 
 
 @dataclass
 class Counts:
     """Numbers of images. unknown: None without a reference. unsure: of those that are known, without a class that is
     more likely than not. chosen: to label next; None without label_next. lines: to print at the end about those.
-    of_label: of all others, by their predicted class. If images have several labels, unsure and of_label are empty."""
+    of_label: of all others, by their predicted class. If images have several labels, unsure and of_label are empty.
+    first_unreadable: a sentence on the first image that cannot be read."""
 
     unreadable: int = 0
     unknown: int | None = None
@@ -88,10 +95,12 @@ class Counts:
     chosen: int | None = None
     lines: Sequence[str] = ()
     of_label: Counter[str] = field(default_factory=Counter[str])
+    first_unreadable: str = ""
 
-    def add(self, result: "Result", labels: Sequence[str], *, has_several: bool) -> None:
+    def add(self, path: str, result: "Result", labels: Sequence[str], *, has_several: bool) -> None:
         if result.reason:
             self.unreadable += 1
+            self.first_unreadable = self.first_unreadable or f"{path} cannot be read: {result.reason.rstrip('.')}."
         elif result.is_known is False:
             self.unknown = (self.unknown or 0) + 1
         elif not has_several:
@@ -134,7 +143,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
         for images in batches:
             results = predictor.predict(images, top_k)
             for result, path in zip(results, rest, strict=False):
-                counts.add(result, predictor.labels, has_several=has_several)
+                counts.add(path, result, predictor.labels, has_several=has_several)
                 write(path, result)
             if progress is not None:
                 progress.add(len(images))
