@@ -6,13 +6,16 @@ from html import unescape
 from itertools import product
 from math import comb
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from conftest import SMALL, Run, write_images
 from helpers.fake_predictions import write_evaluation
 
 from imagenet_ddp.curation.interval import images_to_decide, interval, paired_interval
+from imagenet_ddp.report.predictions import net_options, read
 from imagenet_ddp.report.verdict import Verdict
 
 CLASSES = ["cat", "dog"]
@@ -146,12 +149,33 @@ def test_a_corrected_label_counts_for_both_nets_and_a_class_that_the_old_net_doe
     assert "5 images had another label" in (tmp_path / "both/comparison.html").read_text()
 
 
-def test_no_line_names_weights_of_a_library_as_a_checkpoint(run: Run, tmp_path: Path):
-    write_images(tmp_path / "a", {"cat": 3})
-    paths = [f"a/cat/{number:03}.jpg" for number in range(3)]
-    for name, more in (("one", {"checkpoint": None, "weights": "DEFAULT"}), ("two", {})):
-        write_evaluation(tmp_path / name, probabilities([0, 0, 1]), np.zeros(3, int), CLASSES, paths=paths, **more)
-    assert "checkpoint=DEFAULT" not in run("report", "one", "two", "out=both", code=0).stdout
+def test_a_line_names_a_net_by_all_that_its_weights_need(run: Run, tmp_path: Path):
+    """Also where there are no common images."""
+    write_images(tmp_path / "a", {"cat": 3, "dog": 3})
+    of_timm = {"name": "tf_efficientnet_lite0", "library": "timm"}
+    named = "model.library=timm model.name=tf_efficientnet_lite0"
+    nets: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"checkpoint": "/w/lite0.pth", "epochs": None}, of_timm, f"checkpoint=/w/lite0.pth {named}"),
+        ({"checkpoint": None}, {**of_timm, "weights": "DEFAULT"}, f"model.weights=DEFAULT {named}"),
+        ({"checkpoint": None}, {**of_timm, "weights": "/w/x.pth"}, f"model.weights=/w/x.pth {named}"),
+        ({"checkpoint": "/w/best.ckpt", "epochs": 3}, of_timm, "checkpoint=/w/best.ckpt"),
+        ({"checkpoint": "/w/run/checkpoints/best.ckpt"}, {}, "checkpoint=/w/run"),
+        ({"checkpoint": None}, {**of_timm, "_target_": "mine.Net", "weights": "x.pth"}, ""),
+        ({"checkpoint": None}, {}, ""),
+    ]
+    for number, (fields, model, expected) in enumerate(nets):
+        for name, folder in (("one", "cat"), ("two", "dog")):
+            path = write_evaluation(tmp_path / f"{name}{number}", probabilities([0, 0, 1]), np.zeros(3, int), CLASSES,
+                                    paths=[f"a/{folder}/{each:03}.jpg" for each in range(3)], **fields)  # fmt: skip
+            (path / "config.yaml").write_text(yaml.safe_dump({"model": model}))
+        assert " ".join(net_options(read(tmp_path / f"one{number}"))) == expected
+    (tmp_path / "two0").rename(tmp_path / "other")
+    text = " ".join(run("report", "one0", "other", code=2).stderr.split())
+    assert f"evaluate checkpoint=/w/lite0.pth {named} data=imagefolder data.root=TEST hydra.run.dir=old_test" in text
+    assert "evaluate both nets on them" in " ".join(run("report", "one5", "other", code=2).stderr.split())
+    done = run("report", "one1", "one2", "out=both", code=0).stdout
+    assert f"predict model.weights=/w/x.pth {named} images=FOLDER" in done
+    assert f"evaluate model.weights=DEFAULT {named} data=imagefolder data.root=TEST" in done
 
 
 def test_a_net_that_may_know_the_images_by_heart_is_kept_only_if_it_does_not(run: Run, tmp_path: Path):

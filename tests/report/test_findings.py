@@ -10,9 +10,11 @@ def test_a_net_that_knows_no_training_images_learns_them_first(tmp_path: Path):
     run = tmp_path / "run"
     run.mkdir()
     for net in (run, run / "best.ckpt"):
-        (learn, line), (_, then) = classify(net)
+        option = [f"checkpoint={net}"]
+        (learn, line), (_, then) = classify(option, net)
         assert "not sure" in learn and line.endswith(f"features checkpoint={net}") and "predict checkpoint=" in then
-    assert [line for _, line in classify(run, has_several_labels=True)] == [then.replace("/best.ckpt", "")]
+        assert [line for _, line in classify(option, None)] == [then]
     (run / "known.npz").touch()
-    assert len(classify(run)) == len(classify(run / "best.ckpt")) == 1
-    assert len(classify(run / "checkpoints/best.ckpt")) == 1, "the file is in the run folder of a checkpoint"
+    assert len(classify(option, run)) == len(classify(option, run / "best.ckpt")) == 1
+    assert len(classify(option, run / "checkpoints/best.ckpt")) == 1, "the file is in the run folder of a checkpoint"
+    assert classify([], run) == []

@@ -16,12 +16,10 @@ from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report.findings import classify
-from imagenet_ddp.report.predictions import EVALUATION, Predictions, read
+from imagenet_ddp.report.predictions import EVALUATION, Predictions, net_options, read
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.report.verdict import Verdict
-from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import unused
-from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
 
@@ -70,12 +68,13 @@ def compare(old: Path, new: Path, out: Path) -> tuple[list[str], dict[str, bytes
         raise ConfigError(
             f"Two nets are compared on the images that both were evaluated on, but {names} "
             f"{'has' if len(missing) == 1 else 'have'} no evaluation. Hint: run {lines}, then this command again. If "
-            f"the classes of the data have changed since, {_on_new_images(old, new)}."
+            f"the classes of the data have changed since, "
+            f"{_on_new_images(*map(_options_of, (old, new), found))}."
         )
     one, other = (read(each) for each in found if each is not None)
     pairs = _pairs(one, other, (str(old), str(new)))
     if not len(pairs.old):
-        how = _on_new_images(_run_or_file(one), _run_or_file(other))
+        how = _on_new_images(net_options(one), net_options(other))
         raise ConfigError(
             f"{printable(str(old))} and {printable(str(new))} must have been evaluated on common images that neither "
             f"was trained on, but there are none{_left_out(pairs)}. Hint: {how}."
@@ -83,18 +82,28 @@ def compare(old: Path, new: Path, out: Path) -> tuple[list[str], dict[str, bytes
     return _page((str(old), str(new)), one, other, pairs, out)
 
 
-def _on_new_images(old: Path, new: Path) -> str:
-    first, second, then = (f"`{line}`" for _, line in _more_images(old, new))
-    return f"put photographs that neither has seen into TEST/<class>/, run {first} and {second}, then {then}"
+def _options_of(folder: Path, evaluation: Path | None) -> list[str]:
+    """Return the options that name the net of a run or an evaluation. evaluation: None if a run has none."""
+    return net_options(read(evaluation)) if evaluation else [quoted(f"checkpoint={folder}")]
 
 
-def _more_images(old: Path, new: Path) -> list[tuple[str, str]]:
-    """Return the lines that compare two nets on further images, each after words about it. old, new: run folders, or
-    checkpoints."""
+def _on_new_images(old: Sequence[str], new: Sequence[str]) -> str:
+    put = "put photographs that neither has seen into TEST/<class>/"
+    lines = [f"`{line}`" for _, line in _more_images(old, new)]
+    if not lines:
+        return f"{put}, evaluate both nets on them, and compare the folders of these evaluations"
+    return f"{put}, run {lines[0]} and {lines[1]}, then {lines[2]}"
+
+
+def _more_images(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the lines that compare two nets on further images, each after words about it; [] if no line names one of
+    them. old, new: the options that name the nets."""
+    if not (old and new):
+        return []
     folders = [str(unused(Path(name))) for name in ("old_test", "new_test")]
     evaluate = (
-        shell_line("evaluate", [quoted(f"checkpoint={model}"), "data.root=TEST", f"hydra.run.dir={name}"])
-        for model, name in zip((old, new), folders, strict=True)
+        shell_line("evaluate", [*options, "data=imagefolder", "data.root=TEST", f"hydra.run.dir={name}"])
+        for options, name in zip((old, new), folders, strict=True)
     )
     words = (
         "To know more, put photographs that neither net has seen into TEST/<class>/, and evaluate the old net on them",
@@ -206,15 +215,8 @@ def _page(
 def _next_steps(old: Predictions, new: Predictions, verdict: Verdict) -> list[tuple[str, str]]:
     """Return what can be done next, as (words, line to type)."""
     kept = old if verdict.kept == "old" else new
-    steps = classify(_run_or_file(kept)) if kept.checkpoint is not None else []
-    if not verdict.is_open or None in (old.checkpoint, new.checkpoint):  # weights of a library, which no line names
-        return steps
-    return [*steps, *_more_images(_run_or_file(old), _run_or_file(new))]
-
-
-def _run_or_file(found: Predictions) -> Path:
-    """Return the run folder of the net, or its checkpoint, or the name of its weights."""
-    return short_path((found.checkpoint and CheckpointStore.run_dir_of(found.checkpoint)) or Path(found.model))
+    steps = classify(net_options(kept), kept.checkpoint if kept.is_own else None)
+    return [*steps, *(_more_images(net_options(old), net_options(new)) if verdict.is_open else [])]
 
 
 def _but_not_trained(pairs: Pairs) -> str:

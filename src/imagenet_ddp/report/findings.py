@@ -1,5 +1,6 @@
 """Say what the predictions of a run mean: the sentences at the head of its page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,22 +102,23 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     if not CheckpointStore.of_run(run.folder).best.is_file():
         return []
     option, has_several = quoted(f"checkpoint={short_path(run.folder)}"), run.options.get("data.labels") == "several"
-    steps = classify(run.folder, has_several_labels=has_several)
+    steps = classify([option], None if has_several else run.folder)
     if not has_several:
         line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.html"])
         steps.append(("Find what to label next", line))
     return [*steps, ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option]))]
 
 
-def classify(net: Path, *, has_several_labels: bool = False) -> list[tuple[str, str]]:
-    """Return how other images are classified, as (words, line to type). net: its run folder or checkpoint. Each net
-    learns for itself what its training images are like."""
-    option = quoted(f"checkpoint={short_path(net)}")
-    line = shell_line("predict", [option, "images=FOLDER", "out=classes.html"])
-    if has_several_labels or known_file(net).exists():
+def classify(net: Sequence[str], path: Path | None) -> list[tuple[str, str]]:
+    """Return how other images are classified, as (words, line to type). net: the options that name it; [] if none do.
+    path: its run folder or checkpoint, if it can still learn what its training images are like."""
+    if not net:
+        return []
+    line = shell_line("predict", [*net, "images=FOLDER", "out=classes.html"])
+    if path is None or known_file(path).exists():
         return [("Classify other images", line)]
     return [
-        ('Let this net say "not sure" of images that show none of the classes', shell_line("features", [option])),
+        ('Let this net say "not sure" of images that show none of the classes', shell_line("features", [*net])),
         ("Classify other images", line),
     ]
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -14,15 +15,17 @@ import numpy as np
 
 from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.paths import is_file, is_remote
+from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
-from imagenet_ddp.runs.result_files import NOT_FINITE
+from imagenet_ddp.runs.result_files import NOT_FINITE, read_config
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.files import describe_path, exists
+from imagenet_ddp.system.files import describe_path, exists, short_path
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import as_in_tables
 
@@ -66,6 +69,14 @@ class Predictions:
         return moved if exists(str(moved)) and not exists(str(path)) else path
 
     @property
+    def is_own(self) -> bool:
+        """Return whether the evaluated net is a checkpoint of this project, which knows how long it was trained."""
+        path = self.checkpoint
+        return path is not None and (
+            self.evaluation.get("epochs") is not None or bool(CheckpointStore.run_dir_of(path))
+        )
+
+    @property
     def started_in(self) -> Path:
         """Return the folder in which evaluate was started, of which relative paths are."""
         return Path(self.evaluation.get("folder") or ".").absolute()
@@ -94,6 +105,28 @@ class Predictions:
     @property
     def is_right(self) -> np.ndarray:
         return self.prediction == self.target
+
+
+def net_options(found: Predictions) -> list[str]:
+    """Return the options that name the evaluated net in another command, as they are typed: for a checkpoint of this
+    project its run or file, for other weights also the net; [] if its class is of the user's own, or not known."""
+    checkpoint, stored = found.checkpoint, read_config(found.folder).get("model")
+    model: Mapping[str, Any] = stored if is_mapping(stored) else {}
+    if checkpoint and found.is_own:
+        run = CheckpointStore.run_dir_of(checkpoint)
+        is_best = run is not None and CheckpointStore.to_use(run) in (checkpoint, run)
+        return [quoted(f"checkpoint={short_path(run if run and is_best else checkpoint)}")]
+    weights = str(model.get("weights") or "")
+    if checkpoint:
+        option = f"checkpoint={short_path(checkpoint)}"
+    elif is_file(weights) and not is_remote(weights):
+        option = f"model.weights={short_path(found.started_in / weights)}"
+    else:
+        option = f"model.weights={weights}" if weights else ""
+    if not (option and model.get("name")) or any(model.get(key) for key in ("_target_", "args", "blur_pool")):
+        return []
+    library = ["model.library=timm"] if model.get("library") == "timm" else []
+    return [quoted(option), *library, quoted(f"model.name={model['name']}")]
 
 
 def read(folder: Path, remedy: str = "") -> Predictions:
