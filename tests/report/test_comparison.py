@@ -199,6 +199,19 @@ def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path)
     assert "data.root=TEST hydra.run.dir=old_test" in text
 
 
+def test_what_has_no_predictions_is_not_sent_back_to_an_evaluation_that_writes_none(run: Run, tmp_path: Path):
+    for name in ("one", "two"):
+        folder = write_evaluation(tmp_path / name, probabilities([0, 1]), np.array([0, 1]), CLASSES)
+        content = json.loads((folder / "evaluation.json").read_text())
+        (folder / "evaluation.json").write_text(json.dumps({**content, "predictions": None}))
+    text = " ".join(run("report", "one", "two", code=2).stderr.split())
+    assert "written with predictions=none. Hint: type its command again" in text and "FILE" not in text
+    (tmp_path / "two/config.yaml").write_text(yaml.safe_dump({"data": {"labels": "several"}}))
+    for argv in (["one", "two"], ["two"]):
+        text = " ".join(run("report", *argv, code=2).stderr.split())
+        assert "two" in text and "must have one label per image" in text and "evaluate checkpoint=" not in text
+
+
 def test_the_paired_interval():
     for right in (0, 7, 20):  # of nets that err independently, about Newcombe's method 5: no correlation
         assert paired_interval(right, 0, 0, 20 - right)[0] <= 0 <= paired_interval(right, 0, 0, 20 - right)[1]

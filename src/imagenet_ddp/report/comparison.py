@@ -16,7 +16,14 @@ from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report.findings import classify
-from imagenet_ddp.report.predictions import EVALUATION, Predictions, net_options, read
+from imagenet_ddp.report.predictions import (
+    EVALUATION,
+    Predictions,
+    is_of_several_labels,
+    net_options,
+    read,
+    several_labels_sentence,
+)
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.report.verdict import Verdict
 from imagenet_ddp.runs.folder import unused
@@ -61,6 +68,8 @@ def evaluation_of(folder: Path) -> Path | None:
 def compare(old: Path, new: Path, out: Path) -> tuple[list[str], dict[str, bytes]]:
     """Return (lines to print, the files). old, new: folders of runs or evaluations. out: that of the page. Raises
     ConfigError with a sentence and what to type if they have no images in common that count."""
+    if several := [folder for folder in (old, new) if is_of_several_labels(folder)]:
+        raise ConfigError(several_labels_sentence(several))
     found = [evaluation_of(folder) for folder in (old, new)]
     if missing := [folder for folder, each in zip((old, new), found, strict=True) if each is None]:
         names = " and ".join(printable(str(folder)) for folder in missing)

@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -107,6 +107,25 @@ class Predictions:
         return self.prediction == self.target
 
 
+class _NoPredictionsError(Exception):
+    """An evaluation that was written with predictions=none."""
+
+
+def is_of_several_labels(folder: Path) -> bool:
+    """Return whether a run or an evaluation has several labels per image, for which evaluate writes no predictions."""
+    data = read_config(folder).get("data")
+    return is_mapping(data) and data.get("labels") == "several"
+
+
+def several_labels_sentence(folders: Sequence[Path]) -> str:
+    names = " and ".join(map(describe_path, folders))
+    return (
+        f"{names} must have one label per image, to be shown or compared image by image, but "
+        f"{'has' if len(folders) == 1 else 'have'} several. Hint: the figures of an evaluation are in its "
+        f"evaluation.json, those of two runs in the table of `{shell_line('report', ['RUN', 'RUN'])}`."
+    )
+
+
 def net_options(found: Predictions) -> list[str]:
     """Return the options that name the evaluated net in another command, as they are typed: for a checkpoint of this
     project its run or file, for other weights also the net; [] if its class is of the user's own, or not known."""
@@ -131,9 +150,18 @@ def net_options(found: Predictions) -> list[str]:
 
 def read(folder: Path, remedy: str = "") -> Predictions:
     """Read a folder that evaluate wrote. remedy: what to do after removing the folder; "": evaluate again. Raises
-    ConfigError if its files are missing or have unexpected contents."""
+    ConfigError if its files are missing, have unexpected contents, or no predictions."""
+    if is_of_several_labels(folder):
+        raise ConfigError(several_labels_sentence([folder]))
     try:
         return _read(folder)
+    except _NoPredictionsError:
+        again = f"run `rm -r {shlex.quote(str(folder))}`, then {remedy}"
+        if not remedy:
+            again = "type its command again, which evaluation.json has, without predictions=none and to another folder"
+        raise ConfigError(
+            f"{describe_path(folder)} must hold predictions, but was written with predictions=none. Hint: {again}."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         again = f"run `python -m imagenet_ddp.evaluate checkpoint=FILE {quoted(f'hydra.run.dir={folder}')}`"
         raise ConfigError(
@@ -149,7 +177,7 @@ def _read(folder: Path) -> Predictions:
     if problems:
         raise ValueError(problems[0])
     if not evaluation["predictions"]:
-        raise ValueError("it was written with predictions=none")
+        raise _NoPredictionsError
     classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
     if len(labels) != len(classes):
         raise ValueError("it has another number of labels than of classes")
