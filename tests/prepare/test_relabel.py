@@ -727,6 +727,21 @@ def test_the_list_that_the_page_made_is_meant(typed: str):
     assert "did you mean decisions=checked/decisions.csv?" in refused(*FOLDER, f"decisions={typed}")[0]
 
 
+def test_an_undo_of_the_wrong_list_names_those_that_were_carried_out():
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
+    Path("list.csv").rename("other.csv")
+    prepare(*FOLDER, "decisions=other.csv")
+    decide(("pets/train/chat/2.jpg", "chat", "dog", "move"))
+    [message] = refused(*FOLDER, "undo=true")
+    assert message.endswith("there is no such file. Hint: set decisions=other.csv.")
+    [message] = refused(*FOLDER, "undo=true", "decisions=.")
+    assert message.endswith("Hint: did you mean decisions=other.csv?")
+    prepare(*FOLDER, "decisions=list.csv")
+    planned.cache_clear()
+    [message] = refused(*FOLDER, "undo=true", "decisions=.")
+    assert "The lists in . are list.csv, other.csv" in message
+
+
 @pytest.mark.parametrize(("options", "said"), OPTIONS.items())
 def test_refusals(options: tuple[str, ...], said: str):
     Path("t.parquet").touch()

@@ -13,7 +13,7 @@ from pathlib import Path
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
 from imagenet_ddp.config.schema.prepare import PrepareConfig
-from imagenet_ddp.curation.decision_lists import DECISIONS
+from imagenet_ddp.curation.decision_lists import DECISIONS, record_file
 from imagenet_ddp.curation.wrong_labels import FILE
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
@@ -99,7 +99,7 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     if not file or not Path(file).is_file():
         got = f"but {describe_path(Path(file))} is not a file" if file else "but is not set"
         what = f"decisions must be the list with your decisions, a CSV file, {got}"
-        found.append(Mistake(what, ("decisions",), _lists_near(Path(file or ""))))
+        found.append(Mistake(what, ("decisions",), _lists_near(Path(file or ""), undo=config.undo)))
     folder, table = setting("data=imagefolder", "data.root=FOLDER"), setting("data=table", "data.root=FILE.csv")
     if not can_relabel(data):
         got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
@@ -123,14 +123,16 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     return found
 
 
-def _lists_near(file: Path) -> tuple[Fix, ...]:
-    """Return what can be meant by a folder, or by a file that does not exist, in place of a list."""
+def _lists_near(file: Path, *, undo: bool) -> tuple[Fix, ...]:
+    """Return what can be meant by a folder, or by a file that does not exist, in place of a list. undo: one that was
+    carried out is meant."""
     folder = file if file.is_dir() else file.parent
-    lists = [path.name for path in sorted(folder.glob("*.csv")) if _takes_decisions(path)]
+    takes = _was_carried_out if undo else _takes_decisions
+    lists = [path.name for path in sorted(folder.glob("*.csv")) if takes(path)]
     of_folder = lists if len(lists) == 1 else [DECISIONS, FILE]
     near = of_folder if file.is_dir() else near_names(file.name, lists, 1)
     if not lists:
-        found = beside(file, _takes_decisions) if file.name else None
+        found = beside(file, takes) if file.name else None
         return (did_you_mean(f"decisions={found}") if found else setting("decisions=FILE.csv"),)
     meant = [name for name in near if name in lists][:1]
     others = f"{'Other' if meant else 'The'} lists in {folder} are {', '.join(sorted({*lists} - {*meant}))}"
@@ -138,6 +140,10 @@ def _lists_near(file: Path) -> tuple[Fix, ...]:
         return (Fix(("decisions=FILE.csv",), said=others),)
     fix = did_you_mean(f"decisions={folder / meant[0]}")
     return (replace(fix, said=f"{fix.said} {others}") if len(lists) > 1 else fix,)
+
+
+def _was_carried_out(file: Path) -> bool:
+    return record_file(file).is_file()
 
 
 def _takes_decisions(file: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.cli.overrides import shell_line
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.curation import decision_lists
@@ -164,8 +164,10 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
             f"undo=true needs {record_file}, which prepare=relabel writes before it changes a label, but there is no "
             "such file"
         )
-        way = setting("decisions=FILE", aim="to the list that was applied")
-        raise ConfigError(Mistake(what, ("undo", "decisions"), (way,)))
+        applied = [name for name, changes in _others(record_file, labels.kind).items() if changes]
+        ways = [setting(quoted(f"decisions={record_file.with_name(name)}")) for name in applied]
+        ways = ways or [setting("decisions=FILE", aim="to the list that was applied")]
+        raise ConfigError(Mistake(what, ("undo", "decisions"), tuple(ways)))
     todo, gone, mistakes = labels.pending([each.reverse for each in reversed(record.changes)])
     if mistakes:
         raise ConfigError(mistakes)
