@@ -171,7 +171,9 @@ def test_a_line_names_a_net_by_all_that_its_weights_need(run: Run, tmp_path: Pat
         assert " ".join(net_options(read(tmp_path / f"one{number}"))) == expected
     (tmp_path / "two0").rename(tmp_path / "other")
     text = " ".join(run("report", "one0", "other", code=2).stderr.split())
-    assert f"evaluate checkpoint=/w/lite0.pth {named} data=imagefolder data.root=TEST hydra.run.dir=old_test" in text
+    assert (
+        f"evaluate checkpoint=/w/lite0.pth {named} data=imagefolder data.root=TEST hydra.run.dir=runs/old_test" in text
+    )
     assert "evaluate both nets on them" in " ".join(run("report", "one5", "other", code=2).stderr.split())
     done = run("report", "one1", "one2", "out=both", code=0).stdout
     assert f"predict model.weights=/w/x.pth {named} images=FOLDER" in done
@@ -196,7 +198,7 @@ def test_no_comparison_is_a_sentence_with_what_to_type(run: Run, tmp_path: Path)
     done = run("report", "one", "two", code=2)
     text = " ".join(done.stderr.split())
     assert "but there are none (left out: 4 images that only one was evaluated on). Hint: put" in text
-    assert "data.root=TEST hydra.run.dir=old_test" in text
+    assert "data.root=TEST hydra.run.dir=runs/old_test" in text
 
 
 def test_what_has_no_predictions_is_not_sent_back_to_an_evaluation_that_writes_none(run: Run, tmp_path: Path):

@@ -109,7 +109,7 @@ def _more_images(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]
     them. old, new: the options that name the nets."""
     if not (old and new):
         return []
-    folders = [str(unused(Path(name))) for name in ("old_test", "new_test")]
+    folders = [str(unused(Path("runs", name))) for name in ("old_test", "new_test")]
     evaluate = (
         shell_line("evaluate", [*options, "data=imagefolder", "data.root=TEST", f"hydra.run.dir={name}"])
         for options, name in zip((old, new), folders, strict=True)
