@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.cli.correct import corrected
 from imagenet_ddp.config.schema.data import FolderData, Purpose
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
@@ -184,6 +185,43 @@ def test_the_folder_of_the_classes_is_proposed_for_what_is_in_it_and_above_it():
     source = open_source(options("Pictures", is_share), 0)
     assert [note for note in source.notes if "If these are the classes" in note]
     assert not any("If these are the classes" in note for note in open_source(options("my photos", is_share), 0).notes)
+
+
+@pytest.mark.parametrize(
+    ("beside", "fix"),
+    [
+        (["test"], ["data.root=p/photos"]),
+        (["TEST", "copy of photos"], ["data.root=p/photos"]),
+        (["photos_backup"], ["data.root=p/photos"]),
+        (["photos - Copy", "papers"], ["data.root=p/photos"]),
+        (["valid", "backup"], ["data.train_dir=photos"]),
+        (["Test", "pictures"], []),  # which of the two is meant?
+    ],
+)
+@pytest.mark.parametrize("verb", ["train", "check", "relabel"])
+def test_the_only_folder_that_can_hold_the_classes_is_named(beside: list[str], fix: list[str], verb: str):
+    """Whatever is beside it: splits, copies, folders without images. Any other folder with images may be a class."""
+    make("p/photos", *(f"p/{name}" for name in beside if name != "papers"))
+    (Path("p") / "papers").mkdir()
+    (mistake,) = found("p", verb, implied(options("p", {})))
+    assert [*mistake.fixes[0].options] == (fix or ["data.root=p/photos"])
+    assert (corrected(["data.root=p"], [mistake]) is not None) == bool(fix)
+    if fix:
+        keys = dict([fix[0].removeprefix("data.").split("=")])
+        root = keys.pop("root", "p")
+        assert mistakes(root, verb, **keys, **implied(options(root, keys))) == []
+
+
+@pytest.mark.parametrize(("other", "is_class"), [("wild", True), ("backup", True), ("backup", False)])
+def test_what_may_be_a_class_is_one(other: str, is_class: bool):
+    """A class may have folders of years, and any folder is one if that is typed."""
+    make("p/tame", f"p/{other}", classes=("2020", "2021"))
+    if is_class:
+        Path(f"p/{other}/2022").mkdir()
+        Path(f"p/{other}/2022/1.jpg").touch()
+    share = {"train_dir": ".", "val_fraction": 0.2}
+    assert (implied(options("p", {})) == share) == is_class
+    assert mistakes("p", **share) == []
 
 
 @pytest.mark.parametrize("name", ["@eaDir", "$RECYCLE.BIN", ".thumbnails"])

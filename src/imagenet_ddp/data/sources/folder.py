@@ -18,9 +18,11 @@ from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images
 from imagenet_ddp.data.sources.layout import (
+    VAL,
     Layout,
     class_folders_or_none,
     find_layout,
+    folder_of_classes,
     has_class_folders,
     is_split,
     splits_in,
@@ -116,11 +118,14 @@ class ImageFolder(SourceType[FolderData]):
         return Scan(data, seed, purpose, found, partial(_open, data, seed, layout, train, val))
 
     def implied(self, data: FolderData) -> dict[str, Any]:
-        """If data.root itself contains the class folders, keep a share of each class for validation."""
+        """If data.root itself contains the class folders, keep a share of each class for validation. With these keys
+        typed, sub-folders that look like folders of classes are classes."""
         if not data.root or (data.name, data.train_dir, data.val_dir) != ("imagefolder", "train", "val"):
             return {}
         root, layout = Path(data.root), find_layout(data)
         if layout.train.is_dir() or layout.val.is_dir() or splits_in(root) or len(class_folders_or_none(root)) < 2:
+            return {}
+        if folder_of_classes(root):
             return {}
         return {"train_dir": ".", "val_fraction": data.val_fraction or OWN_SHARE}
 
@@ -136,6 +141,10 @@ class ImageFolder(SourceType[FolderData]):
         # an archive unpacked into a folder of its own
         if len(classes) == 1 and not is_split(classes[0]) and class_folders(folder / classes[0]):
             return self.recognise(str(Path(root) / classes[0]), folder / classes[0], otherwise)
+        if inner := folder_of_classes(folder):
+            if any(map(VAL.fullmatch, splits_in(folder))):
+                return [f"data={_by_names(inner, otherwise)}", f"data.root={root}", f"data.train_dir={inner.name}"]
+            return self.recognise(str(Path(root) / inner.name), inner, otherwise)
         if classes and not layout.val.is_dir():  # the folder itself contains the class folders
             name = _by_names(folder, otherwise)
             options = ["data.train_dir=.", "data.val_fraction=0.1"] if name == "imagenet" else []
@@ -211,13 +220,17 @@ class ImageFolder(SourceType[FolderData]):
         if options and options[0].startswith("data.root="):  # each level above the classes has a single folder
             inner = options[0].partition("=")[2]
             what = f"data.root must contain the class folders, but those of {describe_path(Path(root))} are in {inner}"
-            return Mistake(what, ("data.root",), (meant(*options),))
+            here, more = class_folders_or_none(Path(root)), list[Fix]()
+            may_be_classes = len(here) > 1 and all(list_folder(Path(root, name), whole=False)[0] for name in here)
+            if is_train and may_be_classes and not splits_in(Path(root)):
+                keys = ("data.train_dir=.", f"data.val_fraction={data.val_fraction or OWN_SHARE}")
+                more = [setting(*keys, aim=f"if {class_list(here)} are the classes")]
+            return Mistake(what, ("data.root",), (meant(*options), *more))
         if not is_train and not need_train and not class_folders_or_none(Path(root)):
             return unsorted(Path(root), "data.root", needs_labels=False)
-        fix = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
-        return Mistake(
-            f"{key} must be a folder, but {describe_path(folder)} does not exist", (key, "data.root"), (fix,)
-        )
+        of_key = setting(*options) if options else setting(f"{key}=NAME", aim="to another folder")
+        fixes = (is_train and not options and of_inner(Path(root))) or (of_key,)
+        return Mistake(f"{key} must be a folder, but {describe_path(folder)} does not exist", (key, "data.root"), fixes)
 
 
 def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:

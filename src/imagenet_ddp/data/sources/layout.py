@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.data import FolderData
-from imagenet_ddp.data.sources.walk import class_folders, has_images
+from imagenet_ddp.data.sources.walk import Heic, class_folders, has_images, list_folder
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
 VAL = re.compile(f"(?:val(?:id(?:at(?:ion|e))?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
 TEST = re.compile(f"test(?:ing)?{_MORE}", re.IGNORECASE)
+COPY = re.compile(r"(.*[\W_])?(back[ _-]?ups?|bak)([\W_].*)?|.+[\W_]copy([\W_].*)?|copy of .+", re.IGNORECASE)
+MOST_ABOVE = 20  # sub-folders of a folder that may be the one above the folder of the classes
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,39 @@ def has_class_folders(folder: Path) -> bool:
     """Return whether images lie in each sub-folder, of which there are at least two, as in a folder of classes."""
     names = class_folders_or_none(folder)
     return len(names) > 1 and all(has_images(folder / name) for name in names)
+
+
+def with_classes(folder: Path) -> list[Path]:
+    """Return the sub-folders that look like folders of classes, without splits: images lie in two or more of their own
+    sub-folders, and none beside these. A folder with many sub-folders is not asked."""
+    names = class_folders_or_none(folder)
+    each = [folder / name for name in names if len(names) <= MOST_ABOVE and not is_split(name)]
+    return [
+        at for at in each if not has_images(at) and sum(has_images(at / name) for name in class_folders_or_none(at)) > 1
+    ]
+
+
+def folder_of_classes(folder: Path) -> Path | None:
+    """Return the sub-folder that must be meant, because no other can hold the classes: the others are named as splits,
+    are copies of it by their names and classes, or have no images. None if there is no such sub-folder."""
+    found = [at for at in with_classes(folder) if not COPY.fullmatch(at.name)]
+    if len(found) != 1:
+        return None
+    classes = {*class_folders_or_none(found[0])}
+    for at in (folder / name for name in class_folders_or_none(folder) if name != found[0].name):
+        is_copy = COPY.fullmatch(at.name) and {*class_folders_or_none(at)} <= classes
+        if not (is_split(at.name) or is_copy) and (has_images(at) or _has_any(at)):
+            return None
+    return found[0]
+
+
+def _has_any(folder: Path) -> bool:
+    """Return whether images lie anywhere below a folder, also photographs in a format that is not read."""
+    try:
+        images, left_out = list_folder(folder, whole=False)
+    except OSError:
+        return True
+    return bool(images or Heic.of(left_out).words)
 
 
 def inner_folder(folder: Path) -> Path:

@@ -8,19 +8,17 @@ from pathlib import Path
 from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.data.sources.layout import (
     Layout,
-    class_folders_or_none,
     find_layout,
     has_class_folders,
     inner_folder,
     is_split,
     splits_in,
+    with_classes,
 )
-from imagenet_ddp.data.sources.walk import Heic, class_folders, has_images, list_folder
+from imagenet_ddp.data.sources.walk import Heic, class_folders, list_folder
 from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import class_list, count_noun, shorten_list
-
-MOST_ABOVE = 20  # sub-folders of a folder that may be the one above the folder of the classes
 
 
 def without_typed(options: list[str], data: FolderData) -> list[str]:
@@ -75,7 +73,7 @@ def unsorted(folder: Path, key: str, *, needs_labels: bool = True) -> Mistake:
 def above_classes(folder: Path) -> str:
     """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
     above the right one; "" if not. A folder with many sub-folders is not asked."""
-    for inner in _with_classes(folder)[:1]:
+    for inner in with_classes(folder)[:1]:
         number = len(class_folders(inner))
         return (
             f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
@@ -88,18 +86,8 @@ def of_inner(folder: Path) -> tuple[Fix, ...]:
     """Return what to type if one of the sub-folders of data.root is meant, as the folder above it was typed."""
     return tuple(
         setting(f"data.root={inner}", aim=f"if its folders, {class_list(class_folders(inner))}, are the classes")
-        for inner in _with_classes(folder)[:3]
+        for inner in with_classes(folder)[:3]
     )
-
-
-def _with_classes(folder: Path) -> list[Path]:
-    """Return the sub-folders that look like folders of classes: images lie in two or more of their own sub-folders, and
-    none beside these. A folder with many sub-folders is not asked."""
-    names = class_folders_or_none(folder)
-    each = [folder / name for name in names if len(names) <= MOST_ABOVE]
-    return [
-        at for at in each if not has_images(at) and sum(has_images(at / name) for name in class_folders_or_none(at)) > 1
-    ]
 
 
 def overlap(
