@@ -205,6 +205,15 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
     assert "Stopped and saved after step 1, in epoch 1." in out
 
 
+def test_a_root_that_is_probably_wrong_is_named_again_at_the_end(run: Run, tree: Path, tmp_path: Path) -> None:
+    shutil.copytree(tree / "train", tmp_path / "all" / "photos")
+    shutil.copytree(tree / "val" / "cat", tmp_path / "all" / "other")
+    out = run("train", *SMALL, "data.root=all", "trainer.max_epochs=1", code=0).stdout
+    begin, _, end = out.partition("epoch 1/1")
+    words = "All images of the class photos are in its 3 sub-folders. Hint: set data.root=all/photos if"
+    assert words in begin and words in end
+
+
 @pytest.mark.slow
 def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
     tree = shutil.copytree(tree, tmp_path / tree.name)  # other tests use the images that are renamed here

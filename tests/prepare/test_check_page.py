@@ -202,7 +202,7 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     assert (html.count("<script"), EVIL in html) == (1, False)
     (photos / "empty").mkdir()
     html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
-    assert "Once what train refuses is mended, to train on these images: " in words_of(html)
+    assert "First deal with number 1 of what to mend, above. Then, to train on these images: " in words_of(html)
 
 
 def rows_of(folder: Path, name: str) -> list[dict[str, str]]:
@@ -373,6 +373,25 @@ def test_the_terminal_ends_with_the_list_of_the_page(
     assert decide.startswith("When you have decided on the page and put decisions.csv beside it: ")
     line = decide.rpartition(": ")[2]
     assert line.endswith("decisions=checked/decisions.csv") and f"takes it back. {line}" in words_of(html)
+
+
+def test_a_root_above_the_classes_is_mended_first(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (photos.parent / "other").mkdir()
+    shutil.copyfile(photos / "zebra" / "00.jpg", photos.parent / "other" / "1.jpg")
+    (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")  # as urgent
+    monkeypatch.chdir(photos.parent)
+    words = ["prepare=check", "data=imagefolder", "data.root=.", "out=../checked", "prepare.num_workers=1"]
+    assert check.run(prepare_options.read(words, os.environ)) == 1
+    first = capsys.readouterr().out.partition("What to mend first:\n 1. ")[2].partition("\n")[0]
+    assert first.startswith("All images of the class photos are in its 3 sub-folders. Hint: set data.root=photos if")
+    *_, line = first.replace("`", "").removesuffix(".").partition("To check those: python -m imagenet_ddp.prepare ")
+    assert line.split() == [*words[:2], "data.root=photos", *words[3:]]
+    assert prepare_options.read(line.split(), os.environ).config.data.root == "photos"
+    html = words_of((photos.parent / "../checked/check.html").read_text(encoding="utf-8"))
+    assert html.index("All images of the class photos") < html.index("cannot be read")
+    assert html.count("All images of the class photos") == 1
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")

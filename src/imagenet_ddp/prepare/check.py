@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
@@ -22,7 +23,7 @@ from imagenet_ddp.data.decoding.decode import open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.pixel_conversion import Ignored, is_rotated
 from imagenet_ddp.data.ignored_parts import IgnoredParts
-from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare.check_page import PAGE, TO_MEND, check_page, find_faults, make_sections, nothing_found
@@ -91,7 +92,9 @@ def run(plan: Plan) -> int:
         for name, number in probes.num_rotated.items()
         if number
     ]
+    wrong_root = [str(source.wrong_root).rstrip(".")] if source.wrong_root else []  # what to mend first names it
     of_files = [text.rstrip(".") for text in (*layout.notes, *rotated, *probes.ignored.lines(images))]
+    of_files = [text for text in of_files if text not in wrong_root]
     for line in (*_what_can_be_read(layout, images, probes.bad), *(f"note: {text}" for text in of_files)):
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
@@ -102,7 +105,8 @@ def run(plan: Plan) -> int:
         data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
         decisions={name: earlier_decisions(out / name, out / DECISIONS) for name in LISTS},
         relabel=_relabel_lines(plan, out),
-        can_remove=isinstance(data, FolderData), doubts=[*map(str, layout.mistakes)], classes=source.classes,
+        can_remove=isinstance(data, FolderData), doubts=[*_check_again(plan, source), *map(str, layout.mistakes)],
+        classes=source.classes,
     )  # fmt: skip
     checked = with_features(checked, plan, out)
     sections = make_sections(checked)
@@ -182,6 +186,16 @@ def _relabel_lines(plan: Plan, out: Path) -> dict[str, str]:
         for name in lists
         if can_relabel(plan.config.data)
     }
+
+
+def _check_again(plan: Plan, source: Source) -> list[str]:
+    """Return the sentence about a root that is probably wrong, with the line that checks the images of the right
+    one."""
+    if source.wrong_root is None:
+        return []
+    argv = apply(source.wrong_root.fixes[0], plan.argv)
+    line = shell_line("prepare", [quoted(word) if word.startswith("data.root=") else word for word in argv])
+    return [f"{source.wrong_root} To check those: `{line}`."]
 
 
 def probe_image(images: Images, index: int) -> Probe:

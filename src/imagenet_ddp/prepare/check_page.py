@@ -41,10 +41,10 @@ def make_sections(checked: Checked) -> list[Section]:
 
 
 def find_faults(checked: Checked, sections: Sequence[Section]) -> list[Finding]:
-    """Return what is to be mended, the most urgent first. It names the sections in their order on the page.
+    """Return what is to be mended, the most urgent first: the doubts, then the sections in their order on the page.
     sections: result of make_sections."""
-    found = [finding for section in sections for finding in section.findings if finding.urgency]
-    found += [Finding(text[:1].upper() + text[1:], Urgency.FIRST) for text in checked.doubts]
+    found = [Finding(text[:1].upper() + text[1:], Urgency.FIRST) for text in checked.doubts]
+    found += [finding for section in sections for finding in section.findings if finding.urgency]
     return sorted(found, key=lambda each: -each.urgency)
 
 

@@ -106,8 +106,11 @@ class Checked:
 
     @property
     def to_train(self) -> str:
-        """How the sentence before the line in `train` begins, which is refused as long as there are doubts."""
-        return "Once what train refuses is mended, to" if self.doubts else "To"
+        """How the sentence before the line in `train` begins. The doubts are the first in the list of what to mend."""
+        if not self.doubts:
+            return "To"
+        numbers = "number 1" if len(self.doubts) == 1 else f"numbers 1 to {len(self.doubts)}"
+        return f"First deal with {numbers} of what to mend, above. Then, to"
 
     def label(self, split: str, index: int) -> str:
         """Return the label of an image, or its labels."""

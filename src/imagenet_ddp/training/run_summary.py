@@ -94,6 +94,7 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
     steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
     lines += batch_norm_lines(untrained, loss, guess, steps, epochs) or _chance_lines(job, parts)
+    lines += [str(parts.data.source.wrong_root)] if parts.data.source.wrong_root else []  # said at the start, too
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += [*ignored, f"Run folder: {short_path(job.run_dir)}"]

@@ -183,8 +183,36 @@ def test_the_folder_of_the_classes_is_proposed_for_what_is_in_it_and_above_it():
     for folder in Path().glob("**/cat"):
         (folder / "2.jpg").write_bytes(b"another image")
     source = open_source(options("Pictures", is_share), 0)
-    assert [note for note in source.notes if "If these are the classes" in note]
-    assert not any("If these are the classes" in note for note in open_source(options("my photos", is_share), 0).notes)
+    right = "set `'data.root=Pictures/my photos'` if its folders, cat, dog, are the classes"
+    assert [note for note in source.notes if right in note]
+    assert not any("are the classes" in note for note in open_source(options("my photos", is_share), 0).notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_said", "is_doubtful"),
+    [
+        ({"photos": ["cat", "dog"]}, {"old": ["ant", "bee"]}, True, True),
+        ({"photos": ["cat", "dog"]}, {"old": ["cat", "dog"]}, True, True),  # by its name
+        ({"mine": ["cat", "dog", "emu"]}, {"old": [""]}, True, True),
+        ({"cat": ["2020", "2021"]}, {"dog": ["2021", "2022"]}, True, False),
+        ({"cat": ["2020", "2021"]}, {"dog": ["2020"]}, True, False),
+        ({"cat": ["2020"]}, {"dog": [""]}, False, False),
+    ],
+)
+def test_classes_that_are_hardly_those_of_a_person_are_told_from_nested_ones(
+    first: dict[str, list[str]], second: dict[str, list[str]], is_said: bool, is_doubtful: bool
+):
+    """Folders of years or places are in several classes; those of a folder above the classes are in none of the
+    others."""
+    for number, (name, inner) in enumerate([*first.items(), *second.items()]):
+        make(f"p/{name}", classes=tuple(inner))
+        (Path("p") / name / inner[0] / f"{number}.jpg").write_bytes(bytes([number]))
+    share = implied(options("p", {}))
+    assert share and mistakes("p", **share) == []
+    source = open_source(options("p", share), 0)
+    assert any(f"set data.root=p/{next(iter(first))} if its folders" in note for note in source.notes) == is_said
+    assert (source.wrong_root is not None) == is_doubtful
+    assert not source.wrong_root or str(source.wrong_root) in source.notes
 
 
 @pytest.mark.parametrize(

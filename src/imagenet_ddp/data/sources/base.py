@@ -90,6 +90,7 @@ class Source:
     notes: list[str] = field(default_factory=list)  # sentences for the start of the log
     digest: str = ""  # hash of the images' names and order, which must be equal on all ranks
     doubts: list[str] = field(default_factory=list)  # sentences about what hardly anyone wants, or what train refuses
+    wrong_root: Mistake | None = None  # one of the notes, if the classes hardly are those that a person means
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)

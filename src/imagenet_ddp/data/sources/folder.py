@@ -39,6 +39,7 @@ from imagenet_ddp.data.sources.walk import (
 from imagenet_ddp.data.sources.wrong_folder import (
     above_classes,
     foreign_classes,
+    is_doubtful,
     no_classes,
     of_inner,
     overlap,
@@ -236,12 +237,14 @@ class ImageFolder(SourceType[FolderData]):
 def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val: Listed | None) -> Source:
     notes, doubts = [layout.note] if layout.note else [], [*map(str, train.empty)] if train else []
     if data.val_fraction is not None and train is not None:
-        notes += filter(None, [above_classes(layout.train)])
+        above = above_classes(layout.train)
+        notes += [str(above)] if above else []
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
         together = read_groups(data.groups, train.images, notes=notes)
         images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold, together)
-        return Source(train.classes, images, held_out, notes=notes, digest=digits, doubts=doubts)
+        wrong_root = above if above and is_doubtful(layout.train) else None
+        return Source(train.classes, images, held_out, notes=notes, digest=digits, doubts=doubts, wrong_root=wrong_root)
     assert val is not None
     classes = val.classes if train is None else train.classes
     positions = np.array([bisect_left(classes, name) for name in val.classes])

@@ -1,13 +1,14 @@
 """Explain what is wrong with folders that should hold a folder per class: there are none, the classes are one level
 below, or the folders of the splits do not go together."""
 
-import shlex
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.data.sources.layout import (
     Layout,
+    class_folders_or_none,
     find_layout,
     has_class_folders,
     inner_folder,
@@ -19,6 +20,9 @@ from imagenet_ddp.data.sources.walk import Heic, class_folders, list_folder
 from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import class_list, count_noun, shorten_list
+
+# names of folders of photographs of anything
+OF_ALL = re.compile(r"(?<![^\W_])(photos?|images?|imgs?|pictures?|pics?|data(set)?)(?![^\W_])", re.IGNORECASE)
 
 
 def without_typed(options: list[str], data: FolderData) -> list[str]:
@@ -70,23 +74,36 @@ def unsorted(folder: Path, key: str, *, needs_labels: bool = True) -> Mistake:
     return Mistake(what, (key,), hint=hint)
 
 
-def above_classes(folder: Path) -> str:
-    """Return a sentence if what is read as a class looks like a folder of classes, as where data.root is the folder
-    above the right one; "" if not. A folder with many sub-folders is not asked."""
-    for inner in with_classes(folder)[:1]:
-        number = len(class_folders(inner))
-        return (
-            f"All images of the class {inner.name} are in its {number:,} sub-folders. If these are the classes, "
-            f"set {shlex.quote(f'data.root={inner}')}."
-        )
-    return ""
+def above_classes(folder: Path) -> Mistake | None:
+    """Return what is wrong if data.root is the folder above the right one: what is read as a class looks like a folder
+    of classes. A folder with many sub-folders is not asked."""
+    if not (found := with_classes(folder)):
+        return None
+    names = [at.name for at in found]
+    what = f"All images of the class {names[0]} are in its {len(class_folders(found[0])):,} sub-folders"
+    if len(found) > 1:
+        what = f"All images of {len(found):,} classes are in sub-folders of these: {class_list(names)}"
+    return Mistake(what, ("data.root",), of_inner(folder))
+
+
+def is_doubtful(folder: Path) -> bool:
+    """Return whether one of the classes of above_classes is hardly one: its sub-folders have other names than those of
+    each other class, which years or places would share, or it is called "photos"."""
+    below = {name: {*map(str.casefold, class_folders_or_none(folder / name))} for name in class_folders(folder)}
+    return any(
+        OF_ALL.search(at.name)
+        or all(below[at.name].isdisjoint(names) for name, names in below.items() if name != at.name)
+        for at in with_classes(folder)
+    )
 
 
 def of_inner(folder: Path) -> tuple[Fix, ...]:
-    """Return what to type if one of the sub-folders of data.root is meant, as the folder above it was typed."""
+    """Return what to type if one of the sub-folders of data.root is meant, as the folder above it was typed. The
+    likeliest comes first: one called "photos", else the one with the most folders."""
+    each = {inner: class_folders(inner) for inner in with_classes(folder)}
     return tuple(
-        setting(f"data.root={inner}", aim=f"if its folders, {class_list(class_folders(inner))}, are the classes")
-        for inner in with_classes(folder)[:3]
+        setting(f"data.root={inner}", aim=f"if its folders, {class_list(each[inner])}, are the classes")
+        for inner in sorted(each, key=lambda inner: (not OF_ALL.search(inner.name), -len(each[inner])))[:3]
     )
 
 
