@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_ddp.curation.decision_lists import Decision, earlier_decisions
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import folder_labels, label_changes, relabel
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.decisions import Decision, earlier_decisions
 
 HEADER = ["path", "label", "suggested", "score", "split", "decision"]
 FOLDER = ("data=imagefolder", "data.root=pets")

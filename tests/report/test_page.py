@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,8 @@ from helpers.made_photographs import photograph
 from imagenet_ddp.curation.features import Features, write_features
 from imagenet_ddp.curation.near_copies import COLUMNS
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare import relabel
 from imagenet_ddp.report import pictures as pictures_module
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
@@ -348,6 +351,36 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     )
     assert right.summary[-1] == "The net predicts the label of each of 10 images."
     assert "too inaccurate" not in page.files["report.html"].decode()
+
+
+def test_a_list_is_decided_in_as_that_of_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The line that the report names carries it out, and another report keeps what was decided."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(10) % 2
+    paths = [f"my pets/{'ab'[label]}/{row}.jpg" for row, label in enumerate(target)]
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch()
+    probabilities = np.where(np.eye(2)[target] == 1, 0.9, 0.1)
+    probabilities[:2] = probabilities[:2, ::-1]
+    folder = write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths)
+    data = {"name": "imagefolder", "root": "my pets", "train_dir": ".", "val_fraction": 0.2}
+    (folder / "config.yaml").write_text(json.dumps({"data": data}), encoding="utf-8")
+    file = Path("e/likely_wrong_labels.csv")
+    for decided in ("", "move"):
+        page = build("e", None, read(folder), out=Path("e"), maps=False)
+        content = page.files[file.name].decode("utf-8-sig")
+        header, *rows = content.splitlines()
+        assert header == "path,label,suggested,score,confident,decision"
+        assert sorted(rows) == [f"{paths[0]},a,b,0.100000,yes,{decided}", f"{paths[1]},b,a,0.100000,yes,"]
+        if not decided:
+            file.write_text(content.replace(f"{rows[0]}\n", f"{rows[0]}move\n"), encoding="utf-8")
+        (line,) = [text for text in page.summary if "prepare=relabel" in text]
+        assert line.partition("`")[2].rstrip("`") in unescape(page.files["report.html"].decode())
+    _, words = line.rstrip("`").split(" -m imagenet_ddp.prepare ")
+    assert relabel.run(prepare_options.read(shlex.split(words), {})) == 0
+    assert Path("my pets/b/0.jpg").exists() and not Path(paths[0]).exists()
 
 
 def test_a_training_that_was_interrupted_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,17 +1,16 @@
 """Find labels that are likely wrong, by confident learning (Northcutt et al. 2021, JAIR 70, 1373)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from imagenet_ddp.curation.features import Features
 from imagenet_ddp.system.table_files import table_bytes
 
 FILE = "wrong_labels.csv"
-# of FILE. A person writes a decision into the last: KEEP, MOVE (to the suggested class), REMOVE (from the images)
-# or the name of another class
-COLUMNS = ("path", "label", "suggested", "score", "split", "decision")
+# of a list, before further ones. A person writes a decision into the last column, "decision": KEEP, MOVE (to the
+# suggested class), REMOVE (from the images) or the name of another class
+COLUMNS = ("path", "label", "suggested", "score")
 KEEP, MOVE, REMOVE = "keep", "move", "remove"
 
 
@@ -71,15 +70,19 @@ def of_probabilities(targets: np.ndarray, probabilities: np.ndarray) -> LikelyWr
 
 def list_csv(
     found: LikelyWrong,
-    features: Features,
+    paths: list[str],
+    classes: list[str],
+    targets: np.ndarray,
+    more: Mapping[str, list[str]],
     delimiter: str = "comma",
     decided: Callable[[str, str, str], str] = lambda *_: "",
 ) -> bytes:
-    """Return the content of FILE. delimiter: value of csv_delimiter. decided: returns what a person has decided about a
-    path, label and suggested class of an earlier list."""
+    """Return the content of a list for decisions. paths, targets: of all images. more: name of a further column -> its
+    cells. delimiter: value of csv_delimiter. decided: returns what a person has decided about a path, label and
+    suggested class of an earlier list."""
     rows = list[tuple[str, ...]]()
     columns = found.rows.tolist(), found.suggested.tolist(), found.score.tolist()
-    for row, suggested, score in zip(*columns, strict=True):
-        what = features.paths[row], features.classes[features.targets[row]], features.classes[suggested]
-        rows.append((*what, f"{score:.6f}", features.place(row)[0], decided(*what)))
-    return table_bytes(COLUMNS, rows, delimiter)
+    for place, (row, suggested, score) in enumerate(zip(*columns, strict=True)):
+        what = paths[row], classes[int(targets[row])], classes[suggested]
+        rows.append((*what, f"{score:.6f}", *(cells[place] for cells in more.values()), decided(*what)))
+    return table_bytes((*COLUMNS, *more, "decision"), rows, delimiter)

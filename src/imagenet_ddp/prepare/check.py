@@ -14,7 +14,7 @@ import numpy as np
 from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.config.schema.data import FolderData
-from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
+from imagenet_ddp.curation.decision_lists import DECISIONS, earlier_decisions, require_readable
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
@@ -27,7 +27,6 @@ from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare.check_page import PAGE, TO_MEND, check_page, find_faults, make_sections, nothing_found
-from imagenet_ddp.prepare.decisions import earlier_decisions
 from imagenet_ddp.prepare.features_of_images import with_features
 from imagenet_ddp.prepare.options import Plan, can_relabel
 from imagenet_ddp.prepare.worker_pool import process_images

@@ -26,7 +26,7 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.walk import list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.prepare.decisions import Decided, match, read_decisions
+from imagenet_ddp.prepare.decisions import Decided, match
 from imagenet_ddp.prepare.folder_labels import FolderLabels
 from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
 from imagenet_ddp.prepare.options import Plan
@@ -100,7 +100,7 @@ def _apply(
     unlabelled: list[FileImages],
 ) -> None:
     """Write the changes to the record, then make them. by_others: as in match."""
-    decisions = read_decisions(file, can_keep=not unlabelled, can_remove=labels.can_remove)
+    decisions = decision_lists.read_decisions(file, can_keep=not unlabelled, can_remove=labels.can_remove)
     decided, mistakes = match(file, decisions, source, labels, record.changes, by_others, unlabelled)
     changes, more = labels.plan(decided.wanted, [*record.changes, *itertools.chain(*by_others.values())])
     if mistakes or more:

@@ -2,22 +2,21 @@
 calibration of the probabilities. matplotlib is imported only to draw."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.curation import wrong_labels
+from imagenet_ddp.curation import decision_lists, wrong_labels
 from imagenet_ddp.curation.wrong_labels import LikelyWrong
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.table_files import table_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 50  # in a matrix that can still be read
 LABELS_FILE = "likely_wrong_labels.csv"
-LABELS_HEADER = ("path", "label", "suggested", "score", "confident")
 NUM_BINS = 15
 MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
 LEAST_BINS = 3  # of a diagram, which would say nothing with fewer
@@ -78,15 +77,16 @@ def likely_wrong(found: Predictions) -> LikelyWrong:
     )
 
 
-def labels_csv(wrong: LikelyWrong, found: Predictions, delimiter: str = "comma") -> bytes:
-    """Return the content of LABELS_FILE. delimiter: value of csv_delimiter."""
-    names = found.classes
-    return table_bytes(LABELS_HEADER, [
-        (found.paths[row], names[found.target[row]], names[suggested], f"{score:.6f}", "yes" if sure else "no")
-        for row, suggested, score, sure in zip(
-            wrong.rows.tolist(), wrong.suggested.tolist(), wrong.score.tolist(), wrong.is_confident, strict=True
-        )
-    ], delimiter)  # fmt: skip
+def labels_csv(wrong: LikelyWrong, found: Predictions, delimiter: str = "comma", out: Path = Path()) -> bytes:
+    """Return the content of LABELS_FILE. delimiter: value of csv_delimiter. out: its folder, where an earlier list may
+    have decisions. Raises ConfigError if that cannot be read."""
+    decision_lists.require_readable(out / LABELS_FILE)
+    earlier = decision_lists.earlier_decisions(out / LABELS_FILE, out / decision_lists.DECISIONS)
+    more = {"confident": ["yes" if sure else "no" for sure in wrong.is_confident.tolist()]}
+    return wrong_labels.list_csv(
+        wrong, found.paths, found.classes, found.target, more, delimiter,
+        lambda path, label, suggested: earlier.get((path, label, suggested)) or earlier.get((path, label, ""), ""),
+    )  # fmt: skip
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ def build(
             from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
             from imagenet_ddp.report.expected_accuracy import beside_check
             from imagenet_ddp.report.near_copies import last_pass, near_copies_of
+            from imagenet_ddp.report.pictures import relabel_line
         last = None if near_copies is not None else last_pass(found)
         expected, by_check = beside_check(found, run) if is_held_out else ("", False)
         is_checked = (
@@ -139,9 +140,12 @@ def build(
             more["findings"][0] = (f"{first} {expected}", section)
             lines.append(expected)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
-        context |= more
-        lines += [verdict, reason, pictures.reason, pictures.reason_maps]
-        files[error_analysis.LABELS_FILE] = error_analysis.labels_csv(wrong_labels, found, delimiter)
+        is_judged = len(wrong_labels.rows) and not more["inaccurate"]
+        relabel = relabel_line(found, out / error_analysis.LABELS_FILE) if is_judged else ""
+        context |= {**more, "relabel": relabel}
+        how = f"To do what you write into its column decision: `{relabel}`" if relabel else ""
+        lines += [verdict, how, reason, pictures.reason, pictures.reason_maps]
+        files[error_analysis.LABELS_FILE] = error_analysis.labels_csv(wrong_labels, found, delimiter, out)
     else:
         lines.append(reason)
     if training:

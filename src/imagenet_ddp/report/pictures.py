@@ -1,13 +1,15 @@
-"""Read images of an evaluation, for thumbnails and class activation maps. Imports torch."""
+"""Read images of an evaluation, for thumbnails and class activation maps, and say how they are relabelled. Imports
+torch."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli.overrides import lay_over
+from imagenet_ddp.cli.overrides import lay_over, quoted, shell_line
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.schema.keys import validate_group
@@ -28,6 +30,7 @@ from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.text import as_in_tables, first_line
 from imagenet_ddp.training.held_out import choose
+from imagenet_ddp.use.labelling import can_label, data_options
 from imagenet_ddp.use.predictor import load_net, make_predictor
 
 MAPS_AT_ONCE = 4
@@ -97,6 +100,17 @@ def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) ->
         for row, image, activation in zip(few, inputs, maps, strict=True):
             uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
     return uris
+
+
+def relabel_line(found: Predictions, decisions: Path) -> str:
+    """Return the line that carries out decisions about the evaluated images; "" if they are in no class folders here.
+    decisions: the list."""
+    try:
+        data = _trusted_config(found, "data").data
+    except ConfigError:
+        return ""
+    options = [*data_options(data), f"decisions={decisions}"] if can_label(data) else []
+    return shell_line("prepare", ["prepare=relabel", *map(quoted, options)]) if options else ""
 
 
 def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:

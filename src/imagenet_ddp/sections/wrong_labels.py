@@ -16,9 +16,12 @@ def wrong_labels(checked: Checked) -> Section | None:
     if features is None or probabilities is None:
         return None
     found = curation.of_probabilities(features.targets, probabilities)
-    files = {
-        curation.FILE: curation.list_csv(found, features, checked.delimiter, partial(checked.decided, curation.FILE))
-    }
+    splits = [features.place(row)[0] for row in found.rows.tolist()]
+    content = curation.list_csv(
+        found, features.paths, features.classes, features.targets, {"split": splits}, checked.delimiter,
+        partial(checked.decided, curation.FILE),
+    )  # fmt: skip
+    files = {curation.FILE: content}
     labels = [features.classes[target] for target in features.targets.tolist()]
     to_mend = [(row, suggested) for row, suggested in zip(found.rows.tolist(), found.suggested.tolist(), strict=True)
                if not checked.is_kept(curation.FILE, features.paths[row], labels[row])]  # fmt: skip

@@ -106,7 +106,7 @@ def next_step(chosen: Sequence[Chosen], config: PredictConfig) -> list[str]:
         return ["Hint: set out=next.html for a page on which to choose the classes, out=next.csv for a list."]
     if not chosen or kind == "jsonl":
         return []
-    if not can_label(config):
+    if not can_label(config.data):
         return ["Give those that show one of the classes their label, and add them to the training images."]
     out = str(Path(config.out).with_suffix(".csv")) if kind == "xlsx" else config.out
     save = f", and save the list as {out}" if kind == "xlsx" else ""

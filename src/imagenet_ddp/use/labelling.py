@@ -14,9 +14,8 @@ from imagenet_ddp.data.sources.registry import implied
 _PLACE = ("train_dir", "val_dir", "val_fraction")  # keys that say where the class folders are
 
 
-def can_label(config: PredictConfig) -> bool:
-    """Return whether images can be moved into the class folders that the net was trained on."""
-    data = config.data
+def can_label(data: DataConfig) -> bool:
+    """Return whether images can be moved into the class folders of the data."""
     return isinstance(data, FolderData) and data.labels == "one" and bool(data.root) and Path(data.root).is_dir()
 
 
@@ -30,19 +29,18 @@ def relabel_line(config: PredictConfig, paths: Sequence[str], decisions: str) ->
     folder = config.images
     if not Path(folder).is_dir():
         folder = os.path.commonpath([Path(each).parent for each in paths]) or "."
-    options = [*_data(config), f"unlabelled={folder}", f"decisions={decisions}"]
+    options = [*data_options(config.data), f"unlabelled={folder}", f"decisions={decisions}"]
     return shell_line("prepare", ["prepare=relabel", *map(quoted, options)])
 
 
 def train_again_line(config: PredictConfig, net: Path) -> str:
     """Return the line that trains the net on the images that it was trained on and on those that were moved there. net:
     its run folder or checkpoint."""
-    return train_line(*map(quoted, [*_data(config), f"model.weights={net}"]))
+    return train_line(*map(quoted, [*data_options(config.data), f"model.weights={net}"]))
 
 
-def _data(config: PredictConfig) -> list[str]:
+def data_options(data: DataConfig) -> list[str]:
     """Return the options that name the class folders."""
-    data = config.data
     bare = DataConfig.of(name=data.name, root=data.root)
     own, usual, found = ({key: each[key] for key in _PLACE} for each in (data, bare, {**bare, **implied(bare)}))
     more = [] if own == found else [f"data.{key}={value}" for key, value in own.items() if value != usual[key]]
