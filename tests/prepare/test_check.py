@@ -196,7 +196,7 @@ def test_a_class_without_images_is_a_fault(
     assert done("prepare=check", *options) == 1
     said = capsys.readouterr().out
     first, *others = said.partition("What to mend first:\n")[2].splitlines()
-    assert "cannot be read" in first and any(left_out in line for line in others)
+    assert left_out in first and any("cannot be read" in line for line in others)
     assert said.count("wolf") == 1 and " of 3 classes." in said
     scan = parse.command_line("features", [*options[:2], "model.weights=DEFAULT"], {}).scan
     assert scan is not None and scan.open is not None and len(scan.open().classes) == 3
