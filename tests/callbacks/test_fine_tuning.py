@@ -60,6 +60,7 @@ def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
     columns, out_of_time = compute_columns(trainer, own, data, "train", "1", until_s=until_s, num_after=10)
     assert columns is not None and len(columns[0]) == num_read and out_of_time == (num_read < num_images)
     assert f"features: {num_read} of {num_images} images (" in capsys.readouterr().err
+    assert len(compute_columns(trainer, own, data, "train", "1", is_stopped=lambda: True)[0][0]) == 5  # pyright: ignore
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
@@ -27,12 +28,14 @@ def compute_columns(
     *,
     until_s: float = math.inf,
     num_after: int = 0,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Columns | None, bool]:
     """Return (the columns of the images of a split on rank 0, in the order of the images, on the CPU, and None on other
-    ranks; whether images were left out for want of time). The net must be in evaluation mode. Call on all ranks.
+    ranks; whether images were left out for want of time, or by a stop). The net must be in evaluation mode. Call on all
+    ranks.
 
-    split: train or val. head: name of the last layer in the net.
-    until_s: the time.monotonic() by which the regression on the columns, and num_after further images, should be done.
+    split: train or val. head: name of the last layer in the net. until_s: the time.monotonic() by which the regression
+    on the columns, and num_after further images, should be done. is_stopped: called after each batch on rank 0.
     """
     columns: list[tuple[Tensor, ...]] = []
     loader = data.plain_dataloader(split)
@@ -56,7 +59,7 @@ def compute_columns(
         # the next batch and the images after it pass through the net, too
         num_left = num_next + num_after + FIT * (num_done + num_next)
         rest_s = (now_s - first_s) / max(num_done - num_first, 1) * num_left
-        is_late = now_s + rest_s > until_s and num_done < most
+        is_late = (now_s + rest_s > until_s or is_stopped()) and num_done < most
         is_over, out_of_time = trainer.strategy.broadcast((is_late or num_done >= MAX_IMAGES, is_late))
         if is_over:  # at the same step on all ranks
             break

@@ -58,7 +58,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
                 job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s)
             )
         if job.config.ends_with_features:
-            known_images.write_known(parts, job.run_dir, log.say)
+            known_images.write_known(parts, job.run_dir, log.say, lambda: signals.received is not None)
         for line in closing_lines(job, parts, train_s, ignored):
             log.say(line)
         if is_first:

@@ -11,6 +11,7 @@ import torch
 from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_columns
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
+from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.unknown import net_digest, write_reference
 from imagenet_ddp.data.decoding.decode import Reading
@@ -18,14 +19,14 @@ from imagenet_ddp.models.head import evaluating, head_names, only_linear
 from imagenet_ddp.runs.checkpoint_file import read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import known_file
-from imagenet_ddp.runs.signals import raise_on_signal
+from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training.build import Run
 
 
-def write_known(parts: Run, run_dir: Path, say: Callable[[str], None]) -> None:
+def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
     """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has its weights, in
-    fp32. Call on all ranks. say: writes a line to the log."""
+    fp32. Call on all ranks. say: writes a line to the log. is_stopped: returns whether a signal asks to stop."""
     trainer, module, data = parts.trainer, parts.module, parts.data
     heads = head_names(module.net, len(data.source.classes))
     if parts.checkpoint_callback is None or only_linear(module.net, heads) is None:
@@ -37,28 +38,34 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None]) -> None:
     if start is not None and parts.checkpoint_callback.best.step == 0:  # the layers below the last one are the same
         splits = start.columns
     else:
-        splits = _compute(parts, heads[0], say)
-    if trainer.is_global_zero:
+        splits = _compute(parts, heads[0], say, is_stopped)
+    if splits is None:
+        line = shell_line("features", [quoted(f"checkpoint={short_path(run_dir)}")])
+        say(f"This pass was stopped; the training is complete. To tell unknown images later: `{line}`.")
+    elif trainer.is_global_zero:
         say(write_reference(known_file(run_dir), _together(splits, digest), digest))
 
 
-def _compute(parts: Run, head: str, say: Callable[[str], None]) -> list[Columns]:
-    """Return the columns of the training images and of the validation images on rank 0."""
+def _compute(parts: Run, head: str, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> list[Columns] | None:
+    """Return the columns of the training images and of the validation images, on rank 0; None if the pass was stopped.
+    A signal must not end it on one rank alone, nor turn a complete run into one that is started again."""
     trainer, module, data = parts.trainer, parts.module, parts.data
     splits = {"train": data.train_images, "val": data.val_images}
     number = count_noun(sum(min(len(images), MAX_IMAGES) for images in splits.values()), "image")
     say(f"Computing the features of {number}, by which predict tells unknown images.")
     module.to(trainer.strategy.root_device)  # from which Lightning has moved it
     try:
-        with raise_on_signal(), evaluating(module.net):
+        with evaluating(module.net):
             found = [
-                compute_columns(trainer, module, data, split, head)[0]
+                compute_columns(trainer, module, data, split, head, is_stopped=is_stopped)
                 for split, images in splits.items()
                 if len(images)
             ]
     finally:
         data.close()
-    return [columns for columns in found if columns is not None]
+    if any(is_partial for _, is_partial in found):
+        return None
+    return [columns for columns, _ in found if columns is not None]
 
 
 def _together(splits: Sequence[Columns], digest: str) -> Features:
