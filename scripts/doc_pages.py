@@ -145,7 +145,8 @@ PROGRAMS = {
         "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is `data=imagefolder "
         "data.root=FOLDER` here.",
         "epochs imgsz batch workers lr0 lrf cos_lr optimizer weight_decay warmup_epochs patience seed device "
-        "pretrained half fliplr flipud auto_augment",
+        "pretrained half fliplr flipud auto_augment degrees shear perspective hsv_h hsv_s hsv_v mosaic copy_paste "
+        "project exist_ok plots verbose save show save_period task mode",
     ),
     "Ultralytics, yolo export, and torch.onnx.export": (
         "For `export` alone.",
@@ -158,7 +159,9 @@ PROGRAMS = {
         "These are arguments of their functions.",
         "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
         "fine_tune base_lr dropout valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
-        "--early-stopping",
+        "--early-stopping lr_max max_lr grad_clip max_grad_norm accumulate ema swa wandb steps_per_epoch "
+        "horizontal_flip vertical_flip rotation_range zoom_range shear_range width_shift_range height_shift_range "
+        "rescale class_mode color_mode include_top subset shuffle",
     ),
     "torchrun, torch.distributed, Lightning": (
         "The arguments of Lightning's `Trainer` are the keys of `trainer`: `Trainer(max_epochs=5)` is "

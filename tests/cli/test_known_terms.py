@@ -84,6 +84,7 @@ def test_an_option_is_answered(line: str, hint: str):
         ("--validation-split 0.2", "data.val_fraction=0.2"),
         ("device=cpu", "trainer.accelerator=cpu"),  # by its value
         ("device=0", ""),
+        ("device=0,1", "trainer.devices=[0,1]"),  # no sweep
         ("pretrained=True", "model.weights=DEFAULT"),
         ("pretrained=false", "model.weights=null"),
         ("pretrained=no", "model.weights=null"),

@@ -73,6 +73,8 @@ LINES: dict[str, list[str]] = {
     ],
     "model.weights=gone.pth": ["model.weights", "model.weights=DEFAULT"],
     "model.weights=xx.ckpt": ["model.weights", "model.weights=x.ckpt"],
+    "logger=tensorboard,csv": ["logger", "logger=[tensorboard,csv]", "-m"],
+    "compile=true": ["compile", "compile=default"],
     "logger=tb": ["logger", "logger=tensorboard"],
     "optim.name=torch.optim.AdamW": ["optim.name", "optim.name=adamw", "optim._target_=torch.optim.Adam"],
     "optim.name=adan": ["optim.lr optim.name", "optim.lr=0.001"],
@@ -85,6 +87,10 @@ LINES: dict[str, list[str]] = {
     # ---- values
     "model.name=resnet19": ["model.name", "model.name=resnet18"],
     "model.name=tf_efficientnet_lite0": ["model.name", "model.library=timm"],
+    "model.name=ResNet50": ["model.name", "model.name=resnet50"],
+    "model.name=torchvision.models.resnet50": ["model.name", "model.name=resnet50"],
+    "model.name=timm/resnet50.a1_in1k": ["model.name", "model.library=timm model.name=resnet50.a1_in1k"],
+    "model.name=google/vit-base-patch16-224": ["model.name", "model.library=timm model.name=vit_base_patch16_224"],
     "model.name=tf_efficientnet_lite": ["model.name", "model.library=timm model.name=tf_efficientnet_lite0"],
     "model.library=timm model.name=tf_efficientnet_lite": ["model.name", "model.name=tf_efficientnet_lite0"],
     "model=resnet50d": ["model", "model.library=timm model.name=resnet50d without model"],
@@ -139,7 +145,9 @@ LINES: dict[str, list[str]] = {
     "hydra.job.chdir=true": ["hydra.job.chdir", "without hydra.job.chdir=true"],
 }  # fmt: skip
 OF_OTHERS: list[tuple[str, str, list[str]]] = [
-    ("evaluate", "", ["checkpoint", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT"]),
+    ("evaluate", "", [
+        "checkpoint model.weights", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT",
+    ]),
     ("evaluate", "x.ckpt", ["checkpoint", "checkpoint=x.ckpt"]),
     ("predict", "checkpoint=x.ckpt pets", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
@@ -331,6 +339,12 @@ def test_turning_off_what_a_choice_does_not_have_needs_no_other_choice():
     for line in ("data.fold=0", "schedule.name=step schedule.final_fraction=0"):  # a number of something, an end
         (mistake,) = mistakes(shlex.split(line))
         assert len(mistake.fixes) == 2, line
+
+
+def test_no_line_chooses_one_of_several_values():
+    argv = ["checkpoint=x.ckpt", "format=onnx,openvino"]
+    more = corrected(argv, mistakes(argv, "export"))
+    assert more is None or corrected(more, mistakes(more, "export")) is None
 
 
 def test_no_correction_replaces_the_values_of_a_sweep():
@@ -620,6 +634,11 @@ def test_what_follows_from_a_misspelt_key_is_not_reported(line: str):
     (text,) = texts(line.split())
     assert text.startswith(f"{key_of(line)} is not a known key. Hint: did you mean ")
     assert len(texts([*line.split(), "seed=-1", "+data.bogus=1"])) == 3
+
+
+def test_no_net_is_missed_where_its_key_is_misspelt():
+    (text,) = texts(["weights=DEFAULT", "images=pets"], "predict")
+    assert text == "weights is not a known key. Hint: did you mean model.weights?"
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,10 @@ def check_values(
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         return Checked([_not_a_path(error)], place, values=values)
-    return Checked(found + more, place, scan, values)
+    found += more
+    if "name" not in map(key_of, typed) and any("model.name" in each.keys for each in found):
+        found = [each for each in found if each.keys != ("name",)]  # which has that of the net in it
+    return Checked(found, place, scan, values)
 
 
 def _goes_on(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
@@ -250,7 +253,7 @@ def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
         return []
     if not (values.checkpoint or values.model.weights):
         ways = ("checkpoint=runs/NAME/TIME",), ("model.name=resnet18", "model.weights=DEFAULT")
-        return [Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways)))]
+        return [Mistake("checkpoint is required, but not set", ("checkpoint", "model.weights"), tuple(map(Fix, ways)))]
     if values.checkpoint and "model.weights" in map(key_of, typed) and values.model.weights:
         what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
         return [Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),))]

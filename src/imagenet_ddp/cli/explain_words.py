@@ -9,9 +9,11 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 
-from imagenet_ddp.cli.flags import is_own
+from imagenet_ddp.cli.flags import is_own, of_other_program
+from imagenet_ddp.cli.known_terms import term_of
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -88,10 +90,12 @@ def has_several_values(verb: str, word: str, override: Override, keys: Mapping[s
     name, _, value = word.partition("=")
     key = name.lstrip("+")
     known, fixes = keys.get(key), list[Fix]()
+    if known is None and (term := term_of(key, verb)):
+        return of_other_program(verb, [word], term, [value], key)
     kind = known.type if known else None
     if known and kind is str and known.allowed is None:
         fixes.append(meant(as_text(name, value), aim="if this is one text"))
-    is_list = typing.get_origin(kind) is list or key == "trainer.devices"
+    is_list = typing.get_origin(kind) is list or key in ("trainer.devices", *OF_ENTRIES)
     if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
         fixes.append(meant(f"{key}=[{value}]", aim="to use all of them together"))
     is_swept = typing.get_origin(kind) is not list and key != "trainer.devices"  # of which 0 is no number of devices

@@ -51,7 +51,8 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root", "root": "data.root",
         "images": "data.root", "source": "images", "input": "images", "export": "format",
         "exif": "data.exif_orientation"}  # fmt: skip
-SHORT = {"logger=tb": "tensorboard"}  # typed choice -> the one that is meant
+# typed choice -> the one that is meant
+SHORT = {"logger=tb": "tensorboard", "compile=true": "default", "data=csv": "table", "data=parquet": "table"}
 _SURE = (
     "predict calls an image not sure whose likeliest class has less than 50 %; for another limit, write the table "
     "out=classes.csv, and filter its column probability_1"

@@ -119,6 +119,8 @@ def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:
         word = shown(value).lower()
         if is_nothing(word) and word not in (meant or {}):
             return next(filter(is_nothing, names), None)
+        if "," in word:  # several, of which none is meant alone
+            return None
         near = near_names(word.rpartition(".")[2], names)  # of torch.optim.AdamW, the last word
         return (meant or {}).get(word) or next(iter(near), None)
 

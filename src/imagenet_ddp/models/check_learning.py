@@ -131,13 +131,19 @@ def _wrong_name(group: str, name: str, library: str) -> Mistake | None:
     if timm_names.is_of_timm(name):
         fix = setting(f"{group}.library=timm")
         return Mistake(f"{key}={name} is a net of timm, but {group}.library is torchvision", (key,), (fix,))
+    own = ", unless model._target_ names your own net" if group == "model" else ""
+    allowed = f"a classifier of torchvision.models, or of timm with {group}.library=timm{own}"
+    # as other programs spell it: torchvision.models.resnet50, timm/resnet50.a1_in1k, google/vit-base-patch16-224
+    plain = name.rpartition("/")[2].removeprefix("torchvision.models.").lower().replace("-", "_")
+    if plain in CLASSIFIERS:
+        return must_be(key, allowed, shown(name), meant(f"{key}={plain}"))
+    if timm_names.is_of_timm(plain):
+        return must_be(key, allowed, shown(name), meant(f"{group}.library=timm", f"{key}={plain}"))
     close = timm_names.nearest(name, {*CLASSIFIERS, *of_timm})
     if close and close[0] not in CLASSIFIERS:
         fix = _meant(key, name, [each for each in close if each in of_timm], f"{group}.library=timm")
     else:
         fix = _meant(key, name, timm_names.nearest(name, CLASSIFIERS))
-    own = ", unless model._target_ names your own net" if group == "model" else ""
-    allowed = f"a classifier of torchvision.models, or of timm with {group}.library=timm{own}"
     return must_be(key, allowed, shown(name), fix)
 
 

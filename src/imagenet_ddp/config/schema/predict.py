@@ -13,7 +13,7 @@ class PredictConfig(TrainedConfig):
     out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[
         str,
-        choice("auto", "csv", "jsonl", "xlsx", "html"),
+        choice("auto", "csv", "jsonl", "xlsx", "html", meant={"excel": "xlsx"}),
         "One row of CSV or Excel, or one line of JSON, per image, or a page with the pictures (html); auto: by the "
         "suffix of out, else csv, and words on a terminal.",
     ] = "auto"
