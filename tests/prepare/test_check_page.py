@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections import Counter
@@ -373,6 +374,31 @@ def test_the_terminal_ends_with_the_list_of_the_page(
     assert decide.startswith("When you have decided on the page and put decisions.csv beside it: ")
     line = decide.rpartition(": ")[2]
     assert line.endswith("decisions=checked/decisions.csv") and f"takes it back. {line}" in words_of(html)
+
+
+def test_the_check_again_has_the_net_of_the_check(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The line after the decisions are carried out repeats what the check of these images was typed with."""
+    monkeypatch.setattr(check, "with_features", lambda checked, *_: checked)
+    again, own = "or the check again, which ends with", "experiment=own_photos data=imagefolder data.root="
+    net = ["model=timm", "model.name=tf_efficientnet_lite0", "model.weights=my nets/lite0.pth"]
+    (photos.parent / "my nets").mkdir()
+    (photos.parent / "my nets/lite0.pth").touch()
+
+    def line(root: str) -> str:
+        decisions = f"decisions={photos.parent}/checked/list.csv"
+        words = ["prepare=relabel", "data=imagefolder", f"data.root={root}", decisions]
+        relabel.run(prepare_options.read(words, os.environ))
+        return capsys.readouterr().out.partition(again)[2].partition("`")[2].partition("`")[0]
+
+    page_of(photos, monkeypatch)
+    (photos.parent / "checked/list.csv").write_text("path,decision\nphotos/zebra/00.jpg,keep\n", encoding="utf-8")
+    assert line("photos").endswith(f" prepare=check {own}photos out=checked"), "that check had no net"
+    page_of(photos, monkeypatch, *net)
+    typed = ["prepare=check", "data=imagefolder", "data.root=photos", "out=checked", "prepare.num_workers=1", *net]
+    assert shlex.split(line("photos"))[-len(typed) :] == typed
+    assert line("./photos").endswith(f" prepare=check {own}./photos out=checked"), "of other images, perhaps"
 
 
 def test_a_root_above_the_classes_is_mended_first(

@@ -1,18 +1,33 @@
 """The lines of README that are typed for photographs, wherever another command prints them. Does not import torch."""
 
+import shlex
 from pathlib import Path
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.runs.folder import unused
-from imagenet_ddp.system.files import short_path
+from imagenet_ddp.system.files import read_small, short_path
 
 RECIPE = "experiment=own_photos"
+OPTIONS = "check_options.txt"  # what a check was typed with, beside its lists
+OF_IMAGES = ("data=", "data.", "seed=")  # options that say which images a check and its decisions are about
 RUN = Path("runs", "mine")  # the run of README, which its later steps name
 
 
 def check_line(*options: str) -> str:
     """Return the line that looks for faults in photographs. options: of data and net, quoted."""
     return shell_line("prepare", ["prepare=check", RECIPE, *options, "out=checked"])
+
+
+def check_again_line(folder: Path, *options: str) -> str:
+    """Return the line of the check whose lists are in a folder, with its net, if it looked at the same images; else
+    check_line. options: of data, as typed."""
+    try:
+        words = shlex.split(read_small(folder / OPTIONS))
+    except (OSError, ValueError):  # there is none, or it is another file
+        words = []
+    has_net = "prepare=check" in words and any(word.startswith(("experiment=", "model.weights=")) for word in words)
+    is_same = [word for word in words if word.startswith(OF_IMAGES)] == [*options]
+    return shell_line("prepare", words) if has_net and is_same else check_line(*options)
 
 
 def train_line(*options: str) -> str:

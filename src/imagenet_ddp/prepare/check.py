@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.cli.photograph_lines import OF_IMAGES, OPTIONS
 from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.curation.decision_lists import DECISIONS, earlier_decisions, require_readable
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
@@ -40,7 +42,7 @@ from imagenet_ddp.sections.section import Checked, Copy, Urgency
 from imagenet_ddp.sections.unreadable import FILE as BAD_IMAGES
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, without_secrets
 
 LISTS = (BAD_IMAGES, OUTSIDE, DUPLICATES, NEAR_COPIES, WRONG_LABELS, QUALITY)  # into which a person writes decisions
 WINDOW = 4096  # finished probes that may wait for a slow one before them
@@ -123,12 +125,13 @@ def run(plan: Plan) -> int:
     files = {
         **{name: content for section in sections for name, content in section.files.items()},
         PAGE: check_page(checked, sections, to_mend, of_files, out),
+        OPTIONS: f"{shlex.join(map(without_secrets, plan.argv))}\n".encode(),
     }
     exit_on_signal()  # from here on, it would not be true that nothing is written
     with disk_errors_as_run_error(out):
         for name, content in files.items():
             atomic_write(out / name, content)
-    lists = [name for name in files if name != PAGE]
+    lists = [name for name in files if name not in (PAGE, OPTIONS)]
     write(f"Open {out / PAGE}, the page with pictures. The lists beside it: {', '.join(lists)}.")
     is_missing = any(section.missing for section in sections)
     return int(is_missing or any(finding.urgency == Urgency.FIRST for finding in to_mend))
@@ -179,7 +182,7 @@ def _relabel_lines(plan: Plan, out: Path) -> dict[str, str]:
     """Return the line that applies the decisions of each list; none if nothing can apply them. Images are removed from
     folders only, so a table has no use for lists of what is to be removed."""
     lists = [*(LISTS if isinstance(plan.config.data, FolderData) else [WRONG_LABELS]), DECISIONS]
-    options = [word for word in plan.argv if word.startswith(("data=", "data.", "seed="))]
+    options = [word for word in plan.argv if word.startswith(OF_IMAGES)]
     return {
         name: shell_line("prepare", ["prepare=relabel", *options, quoted(f"decisions={out / name}")])
         for name in lists

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.cli.photograph_lines import check_line
+from imagenet_ddp.cli.photograph_lines import OF_IMAGES, check_again_line
 from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.curation import decision_lists
 from imagenet_ddp.data.sources.base import Names, Source
@@ -85,7 +85,7 @@ def run(plan: Plan) -> int:
     before = count_noun(len(record.changes), "earlier change")
     what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
     print_message(f"{what}with: `{shell_line('prepare', [*plan.argv, 'undo=true'])}`", sys.stdout)
-    check = check_line(*(word for word in plan.argv if word.startswith(("data=", "data.", "seed="))))
+    check = check_again_line(file.parent, *(word for word in plan.argv if word.startswith(OF_IMAGES)))
     print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 
