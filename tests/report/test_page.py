@@ -24,7 +24,7 @@ from imagenet_ddp.report.pictures import Pictures
 from imagenet_ddp.report.predictions import Predictions, read
 from imagenet_ddp.report.run_folders import read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.table_files import table_bytes
+from imagenet_ddp.system.table_files import csv_line, table_bytes
 
 EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 CLASSES = [EVIL, "größe 数 🦉", "a & b", "{{ 7 * 7 }}"]
@@ -377,7 +377,12 @@ def test_a_list_is_decided_in_as_that_of_a_check(tmp_path: Path, monkeypatch: py
         if not decided:
             file.write_text(content.replace(f"{rows[0]}\n", f"{rows[0]}move\n"), encoding="utf-8")
         (line,) = [text for text in page.summary if "prepare=relabel" in text]
-        assert line.partition("`")[2].rstrip("`") in unescape(page.files["report.html"].decode())
+        html = unescape(page.files["report.html"].decode())
+        assert line.partition("`")[2].rstrip("`") in html and "decisions=e/decisions.csv" in html
+        choices = html.partition(f'data-row="{csv_line([paths[0], "a", "", file.name])}"')[2].partition("</select>")[0]
+        assert re.findall(r'value="(\w*)"( selected)?', choices) == [
+            ("", ""), ("keep", ""), ("b", " selected" if decided else ""), ("remove", "")
+        ]  # fmt: skip
     _, words = line.rstrip("`").split(" -m imagenet_ddp.prepare ")
     assert relabel.run(prepare_options.read(shlex.split(words), {})) == 0
     assert Path("my pets/b/0.jpg").exists() and not Path(paths[0]).exists()

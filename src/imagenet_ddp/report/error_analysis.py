@@ -1,13 +1,13 @@
 """Analyse predictions: the accuracy of each class, the confusion matrix, labels that are likely wrong, and the
 calibration of the probabilities. matplotlib is imported only to draw."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.curation import decision_lists, wrong_labels
+from imagenet_ddp.curation import wrong_labels
 from imagenet_ddp.curation.wrong_labels import LikelyWrong
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
@@ -77,16 +77,15 @@ def likely_wrong(found: Predictions) -> LikelyWrong:
     )
 
 
-def labels_csv(wrong: LikelyWrong, found: Predictions, delimiter: str = "comma", out: Path = Path()) -> bytes:
-    """Return the content of LABELS_FILE. delimiter: value of csv_delimiter. out: its folder, where an earlier list may
-    have decisions. Raises ConfigError if that cannot be read."""
-    decision_lists.require_readable(out / LABELS_FILE)
-    earlier = decision_lists.earlier_decisions(out / LABELS_FILE, out / decision_lists.DECISIONS)
+def labels_csv(
+    wrong: LikelyWrong,
+    found: Predictions,
+    delimiter: str = "comma",
+    decided: Callable[[str, str, str], str] = lambda *_: "",
+) -> bytes:
+    """Return the content of LABELS_FILE. delimiter, decided: as for wrong_labels.list_csv."""
     more = {"confident": ["yes" if sure else "no" for sure in wrong.is_confident.tolist()]}
-    return wrong_labels.list_csv(
-        wrong, found.paths, found.classes, found.target, more, delimiter,
-        lambda path, label, suggested: earlier.get((path, label, suggested)) or earlier.get((path, label, ""), ""),
-    )  # fmt: skip
+    return wrong_labels.list_csv(wrong, found.paths, found.classes, found.target, more, delimiter, decided)
 
 
 # ---- calibration ---------------------------------------------------------------------------------------------------
