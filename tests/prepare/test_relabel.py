@@ -727,6 +727,26 @@ def test_the_list_that_the_page_made_is_meant(typed: str):
     assert "did you mean decisions=checked/decisions.csv?" in refused(*FOLDER, f"decisions={typed}")[0]
 
 
+@pytest.mark.parametrize("typed", ["checked/decisions.csv", "checked/check.html"])
+def test_the_list_that_the_page_makes_is_found_where_browsers_save_it(typed: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    Path("home/Downloads").mkdir(parents=True)
+    Path("checked").mkdir()
+    Path("checked/quality.csv").write_text("path,decision\n", encoding="utf-8")
+    Path("checked/check.html").touch()
+
+    def answer() -> str:
+        planned.cache_clear()
+        return refused(*FOLDER, f"decisions={typed}")[0].partition(" Hint: ")[2]
+
+    where = "the button below the pictures of checked/check.html makes it, and browsers save it in Downloads: move it"
+    assert answer().startswith(where)
+    Path("home/Downloads/decisions (1).csv").touch()
+    assert answer() == f"run `mv '{Path('home').absolute()}/Downloads/decisions (1).csv' checked/decisions.csv`."
+    Path("checked/decisions (2).csv").write_text("path,decision\n", encoding="utf-8")
+    assert answer() == """did you mean 'decisions="checked/decisions (2).csv"'?"""
+
+
 def test_an_undo_of_the_wrong_list_names_those_that_were_carried_out():
     decide(("pets/train/chat/1.jpg", "chat", "dog", "move"))
     Path("list.csv").rename("other.csv")

@@ -5,12 +5,15 @@ Does not import torch.
 
 import contextlib
 import math
+import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
 from imagenet_ddp.config.schema.prepare import PrepareConfig
 from imagenet_ddp.curation.decision_lists import DECISIONS, record_file
@@ -96,10 +99,13 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
     found, data, file = list[Mistake](), config.data, config.decisions
     if config.out is not None:
         found.append(Mistake("out has no effect with prepare=relabel", ("out",), (without_effect("out"),)))
-    if not file or not Path(file).is_file():
-        got = f"but {describe_path(Path(file))} is not a file" if file else "but is not set"
+    is_page = file is not None and Path(file).suffix.lower() in (".html", ".htm")
+    if not file or is_page or not Path(file).is_file():
+        is_not = "is a page" if is_page and Path(file or "").is_file() else "is not a file"
+        got = f"but {describe_path(Path(file))} {is_not}" if file else "but is not set"
         what = f"decisions must be the list with your decisions, a CSV file, {got}"
-        found.append(Mistake(what, ("decisions",), _lists_near(Path(file or ""), undo=config.undo)))
+        saved = _saved_by_page(Path(file), is_page=is_page) if file and not config.undo else ()
+        found.append(Mistake(what, ("decisions",), saved or _lists_near(Path(file or ""), undo=config.undo)))
     folder, table = setting("data=imagefolder", "data.root=FOLDER"), setting("data=table", "data.root=FILE.csv")
     if not can_relabel(data):
         got = f"data._target_={data.target}" if data.target else f"data={data.name} with data.labels={data.labels}"
@@ -121,6 +127,30 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
         what = f"the folder of decisions must be writable, because what is changed is written there, but {reason}"
         found.append(Mistake(what, ("decisions",), hint="copy the list into a folder of your own"))
     return found
+
+
+def _saved_by_page(file: Path, *, is_page: bool) -> tuple[Fix, ...]:
+    """Return what to do about the list that the page of the check makes, if that is meant: browsers save it elsewhere,
+    or under another name. No list is read."""
+    if not is_page and file.name != DECISIONS:
+        return ()
+    wanted, page = file.with_name(DECISIONS), file.with_name("check.html")
+    if here := _newest_decisions(file.parent):
+        return (did_you_mean(quoted(f"decisions={here}")),)
+    if there := _newest_decisions(Path.home() / "Downloads"):
+        return (Fix(run=shlex.join(["mv", str(there), str(wanted)])),)
+    said = f"the button below the pictures of {page} makes it, and browsers save it in Downloads: move it to {wanted}"
+    return (Fix((f"decisions={wanted}",), said=said, is_example=True),) if page.is_file() else ()
+
+
+def _newest_decisions(folder: Path) -> Path | None:
+    """Return the newest decisions.csv of a folder, also "decisions (1).csv", as browsers call the second one."""
+    stem, suffix = map(re.escape, (Path(DECISIONS).stem, Path(DECISIONS).suffix))
+    try:
+        found = [at for at in folder.iterdir() if re.fullmatch(rf"{stem}([ _-]?\(?\d+\)?)?{suffix}", at.name, re.I)]
+        return max(filter(Path.is_file, found), key=lambda at: at.stat().st_mtime_ns, default=None)
+    except OSError:  # no such folder
+        return None
 
 
 def _lists_near(file: Path, *, undo: bool) -> tuple[Fix, ...]:
