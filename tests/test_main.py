@@ -14,6 +14,7 @@ import pytest
 from imagenet_ddp import __main__ as entry
 from imagenet_ddp import __version__
 from imagenet_ddp.cli import help
+from imagenet_ddp.cli.flags import without_other_programs
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.system import text
 
@@ -92,6 +93,27 @@ def test_a_misspelt_module_has_a_correction(typed: str, meant: str):
     done = subprocess.run([sys.executable, "-m", f"imagenet_ddp.{typed}", "seed=1"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"there is no command imagenet_ddp.{typed}. Hint: " in done.stderr and meant in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("check", "prepare prepare=check"), ("Import", "prepare prepare=import"), ("probe", "train experiment=probe"),
+     ("own-photos", "train experiment=own_photos"), ("loader", "benchmark benchmark=loader")],
+)  # fmt: skip
+def test_a_choice_of_a_command_is_no_command(
+    typed: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, typed, "data.root=my photos")
+    said = capsys.readouterr().err
+    assert f"did you mean {meant}?" in said and re.search(rf"[ .]{meant} 'data.root=my photos'\n$", said)
+    module = [sys.executable, "-m", f"imagenet_ddp.{typed}", "data.root=my photos"]
+    done = subprocess.run(module, capture_output=True, text=True)
+    assert done.returncode == 2 and f"did you mean imagenet_ddp.{meant}?" in done.stderr
+    assert done.stderr.endswith(f"imagenet_ddp.{meant} 'data.root=my photos'\n")
+    verb, option = meant.split()
+    mistakes = without_other_programs(verb, [f"--{typed}"])[1]
+    assert [each.fixes[0].options for each in mistakes] == [(option,)]
 
 
 def test_a_pasted_comment_is_no_option(tmp_path: Path):

@@ -52,12 +52,20 @@ def _require_module() -> None:
         return
     from difflib import get_close_matches
 
+    from imagenet_ddp.config import command_of
     from imagenet_ddp.system.console import print_message
 
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__main__.py")}
-    near = get_close_matches(name.lower(), names, 1)
-    hint = f"did you mean {__name__}.{near[0]}?" if near else f"`python -m {__name__}` lists the commands."
+    near = command_of(name) or get_close_matches(name.lower(), names, 1)
+    hint = f"did you mean {__name__}.{' '.join(near)}?" if near else f"`python -m {__name__}` lists the commands."
     print_message(f"there is no command {__name__}.{name}. Hint: {hint}")
+    if near[1:]:
+        import shlex
+
+        from imagenet_ddp.system.text import as_typed
+
+        line = as_typed(shlex.join(["python", "-m", f"{__name__}.{near[0]}", *near[1:], *sys.argv[1:]]))
+        print_message(f"\nCorrected command:\n{line}")
     sys.exit(2)
 
 

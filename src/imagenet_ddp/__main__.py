@@ -6,6 +6,7 @@ import sys
 from difflib import get_close_matches
 
 from imagenet_ddp.cli import help
+from imagenet_ddp.config import command_of
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system import console
@@ -26,16 +27,16 @@ def main() -> None:
     elif command == "--version":
         print(help.versions())
     else:
-        near = get_close_matches(command.lower(), names, 1)
+        near = command_of(command) or get_close_matches(command.lower(), names, 1)
         is_option = command.startswith("-") or "=" in command
         otherwise = f"type the command first: train {command}" if is_option else "`--help` alone says what they do"
-        hint = f"did you mean {near[0]}?" if near else otherwise
+        hint = f"did you mean {' '.join(near)}?" if near else otherwise
         mistake = Mistake(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}", hint=hint)
         console.print_message(str(mistake))
         if near:
             from imagenet_ddp.cli.overrides import shell_line
 
-            console.print_message(f"\nCorrected command:\n{shell_line(near[0], sys.argv[2:])}")
+            console.print_message(f"\nCorrected command:\n{shell_line(near[0], [*near[1:], *sys.argv[2:]])}")
         sys.exit(2)
 
 

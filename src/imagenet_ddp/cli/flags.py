@@ -17,7 +17,7 @@ import hydra
 
 from imagenet_ddp.cli.known_terms import Term, closest, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
-from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.config.validators import FLAG
@@ -145,6 +145,8 @@ def _no_option(verb: str, typed: Sequence[str], values: Sequence[str], *, own: b
     if own and value:
         fix = setting(f"{name}={value}", aim="without dashes")
         return Mistake(what, (name,), (fix,), typed=tuple(typed))
+    if not value and (option := option_of(verb, name)):  # prepare --check
+        return Mistake(what, (key_of(option),), (setting(option),), typed=tuple(typed))
     if fixes := near_keys(plain(name), read_by(verb), value or "VALUE"):
         return Mistake(what, fixes=fixes, typed=tuple(typed))
     return Mistake(what, hint="options are typed as KEY=VALUE; `--help` shows examples", typed=tuple(typed))
