@@ -399,6 +399,9 @@ def test_the_check_again_has_the_net_of_the_check(
     typed = ["prepare=check", "data=imagefolder", "data.root=photos", "out=checked", "prepare.num_workers=1", *net]
     assert shlex.split(line("photos"))[-len(typed) :] == typed
     assert line("./photos").endswith(f" prepare=check {own}./photos out=checked"), "of other images, perhaps"
+    with (photos.parent / "checked/check_options.txt").open("a", encoding="utf-8") as file:
+        file.write(" model._target_=os.system")
+    assert line("photos").endswith(f" prepare=check {own}photos out=checked"), "the folder may be from anyone"
 
 
 def test_a_root_above_the_classes_is_mended_first(

@@ -10,6 +10,7 @@ from imagenet_ddp.system.files import read_small, short_path
 RECIPE = "experiment=own_photos"
 OPTIONS = "check_options.txt"  # what a check was typed with, beside its lists
 OF_IMAGES = ("data=", "data.", "seed=")  # options that say which images a check and its decisions are about
+OF_NET = ("experiment=", "model=", "model.name=", "model.library=", "model.weights=")
 RUN = Path("runs", "mine")  # the run of README, which its later steps name
 
 
@@ -20,14 +21,16 @@ def check_line(*options: str) -> str:
 
 def check_again_line(folder: Path, *options: str) -> str:
     """Return the line of the check whose lists are in a folder, with its net, if it looked at the same images; else
-    check_line. options: of data, as typed."""
+    check_line. options: of data, as typed. The folder may be from anyone, so no other options are repeated."""
     try:
         words = shlex.split(read_small(folder / OPTIONS))
     except (OSError, ValueError):  # there is none, or it is another file
         words = []
-    has_net = "prepare=check" in words and any(word.startswith(("experiment=", "model.weights=")) for word in words)
     is_same = [word for word in words if word.startswith(OF_IMAGES)] == [*options]
-    return shell_line("prepare", words) if has_net and is_same else check_line(*options)
+    harmless = *OF_IMAGES, *OF_NET, "prepare.", "out="
+    is_plain = all(word == "prepare=check" or word.startswith(harmless) for word in words)
+    has_net = any(word.startswith(OF_NET) for word in words)
+    return shell_line("prepare", words) if has_net and is_same and is_plain else check_line(*options)
 
 
 def train_line(*options: str) -> str:
