@@ -166,3 +166,26 @@ def test_a_fine_tuning_ends_with_what_the_command_features_would_write(
     numbers = [{name: value for name, value in vars(each).items() if name != "digest"} for each in (written, again)]
     torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-3)
     assert written.digest == again.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("trainer.max_epochs=0", "Nothing was trained."),
+        ("+callbacks.mine._target_=mine.Mine", "No known.npz is written: "),
+    ],
+)
+def test_a_training_is_complete_without_a_checkpoint_that_can_be_read_again(
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, option: str, said: str
+):
+    """No validation comes before the end, so there is none, or a callback of the user's own has put an object of its
+    own class into it. No rank waits for another."""
+    (tmp_path / "mine.py").write_text(
+        "import lightning\nclass Mine(lightning.Callback):\n    def state_dict(self):\n        return {'mine': Mine}\n"
+    )
+    options = [*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression"]
+    options += ["trainer.max_epochs=1", "trainer.limit_val_batches=0", "trainer.devices=2", "hydra.run.dir=r", option]
+    done = run("train", *options, code=0)
+    assert said in done.stdout and "Run folder: r" in done.stdout, done.stdout
+    assert not (tmp_path / "r/known.npz").exists()

@@ -102,6 +102,14 @@ def test_how_rough_the_threshold_is(number: int, tmp_path: Path) -> None:
     assert np.quantile(shares, [0.025, 0.975]) == pytest.approx([low, high], abs=2.5)
 
 
+def test_features_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """A training that diverges gives them, and must not end in the error of a library."""
+    features = blobs(60)
+    features.vectors[3, 1] = np.nan
+    said = unknown.write_reference(tmp_path / "known.npz", features, "")
+    assert said.startswith("No known.npz is written: the features must be finite") and not any(tmp_path.iterdir())
+
+
 def test_the_threshold() -> None:
     """Of n images, a further one is below the k-th lowest with a probability of k / (n + 1)."""
     assert accepting(np.arange(99.0)) == 4

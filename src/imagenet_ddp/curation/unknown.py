@@ -91,8 +91,10 @@ class Familiarity(nn.Module):
 def reference_of(features: Features, digest: str) -> Reference:
     """Fit a reference to the training images. Its threshold is that of the validation images; of fewer than 20, that
     of all images, by references to the other four fifths. digest: result of net_digest. Raises ConfigError for
-    training images of fewer than two classes."""
+    features that are NaN or inf, and for training images of fewer than two classes."""
     vectors, targets, is_val = features.vectors, features.targets, features.is_val
+    if not np.isfinite(vectors).all():
+        raise ConfigError("the features must be finite, but some are NaN or inf. Hint: use an earlier checkpoint.")
     if len(np.unique(targets[~is_val])) < 2:
         raise ConfigError("the features must be those of training images of at least two classes. Hint: add images.")
     fitted = _fit(vectors[~is_val], targets[~is_val])

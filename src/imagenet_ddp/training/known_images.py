@@ -15,10 +15,11 @@ from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.unknown import net_digest, write_reference
 from imagenet_ddp.data.decoding.decode import Reading
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.head import evaluating, head_names, only_linear
-from imagenet_ddp.runs.checkpoint_file import read
+from imagenet_ddp.runs.checkpoint_file import load_weights, read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.result_files import known_file
+from imagenet_ddp.runs.result_files import KNOWN, known_file
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training.build import Run
@@ -26,16 +27,26 @@ from imagenet_ddp.training.build import Run
 
 def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
     """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has its weights, in
-    fp32. Call on all ranks. say: writes a line to the log. is_stopped: returns whether a signal asks to stop."""
+    fp32. What cannot be read or written is said: the run is complete without it. Call on all ranks. say: writes a line
+    to the log. is_stopped: returns whether a signal asks to stop."""
     trainer, module, data = parts.trainer, parts.module, parts.data
     heads = head_names(module.net, len(data.source.classes))
     if parts.checkpoint_callback is None or only_linear(module.net, heads) is None:
         return
-    weights: Any = read(CheckpointStore.to_use(run_dir))["state_dict"] if trainer.is_global_zero else None
-    module.float().load_state_dict(trainer.strategy.broadcast(weights))  # other nodes may not see this disk
+    checkpoint = CheckpointStore.to_use(run_dir)
+    # other nodes may not see this disk, and must not wait for a rank that cannot go on
+    found: Any = trainer.strategy.broadcast(_weights(checkpoint) if trainer.is_global_zero else None)
+    weights, steps, reason = found
+    if weights is not None:
+        try:
+            load_weights(module.float(), weights, str(short_path(checkpoint)))
+        except ConfigError as error:
+            weights, reason = None, str(error)
+    if weights is None:
+        return say(f"No {KNOWN} is written: {reason}") if reason else None
     digest = net_digest(module.net, heads, data.eval_transform, Reading.of(data.options))
     start = find_callback(trainer, RegressionHead)
-    if start is not None and parts.checkpoint_callback.best.step == 0:  # the layers below the last one are the same
+    if start is not None and steps == 0:  # the layers below the last one are the same
         splits = start.columns
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
@@ -43,7 +54,22 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
         line = shell_line("features", [quoted(f"checkpoint={short_path(run_dir)}")])
         say(f"This pass was stopped; the training is complete. To tell unknown images later: `{line}`.")
     elif trainer.is_global_zero:
-        say(write_reference(known_file(run_dir), _together(splits, digest), digest))
+        try:
+            say(write_reference(known_file(run_dir), _together(splits, digest), digest))
+        except RunError as error:
+            say(str(error))
+
+
+def _weights(checkpoint: Path) -> tuple[dict[str, Any] | None, int, str]:
+    """Return (the weights of a checkpoint, its steps, ""), or (None, 0, why they cannot be used), which is "" if there
+    is no file: then nothing was trained, or require_files says what is lost."""
+    if not checkpoint.is_file():
+        return None, 0, ""
+    try:
+        stored = read(checkpoint)
+    except ConfigError as error:
+        return None, 0, str(error)
+    return stored["state_dict"], stored["global_step"], ""
 
 
 def _compute(parts: Run, head: str, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> list[Columns] | None:
