@@ -743,6 +743,9 @@ def test_the_list_that_the_page_makes_is_found_where_browsers_save_it(typed: str
     assert answer().startswith(where)
     Path("home/Downloads/decisions (1).csv").touch()
     assert answer() == f"run `mv '{Path('home').absolute()}/Downloads/decisions (1).csv' checked/decisions.csv`."
+    planned.cache_clear()
+    [message] = refused(*FOLDER, "decisions=cheked/decisions.csv")
+    assert "mv " not in message, "there is no such folder"
     Path("checked/decisions (2).csv").write_text("path,decision\n", encoding="utf-8")
     assert answer() == """did you mean 'decisions="checked/decisions (2).csv"'?"""
 

@@ -132,7 +132,7 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
 def _saved_by_page(file: Path, *, is_page: bool) -> tuple[Fix, ...]:
     """Return what to do about the list that the page of the check makes, if that is meant: browsers save it elsewhere,
     or under another name. No list is read."""
-    if not is_page and file.name != DECISIONS:
+    if (not is_page and file.name != DECISIONS) or not file.parent.is_dir():
         return ()
     wanted, page = file.with_name(DECISIONS), file.with_name("check.html")
     if here := _newest_decisions(file.parent):

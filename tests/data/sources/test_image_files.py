@@ -13,7 +13,14 @@ from imagenet_ddp.data.sources import image_files as folder_images
 from imagenet_ddp.data.sources import walk
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images, read_file
-from imagenet_ddp.data.sources.walk import class_folders, describe_left_out, find_images, list_folder, validate_images
+from imagenet_ddp.data.sources.walk import (
+    class_folders,
+    describe_left_out,
+    find_images,
+    list_folder,
+    name_loose,
+    validate_images,
+)
 from imagenet_ddp.errors import ConfigError
 
 
@@ -155,6 +162,7 @@ def test_of_many_images_outside_the_classes_some_are_named(tmp_path: Path, monke
     found = look(tmp_path)
     assert (found.left_out["beside"], len(found.loose)) == (6, 4) and list(found.loose) == sorted(found.loose)
     said = describe_left_out(found.left_out, found.loose)
+    assert name_loose(["a\nHint: `x`.jpg"], 1).startswith(r"a\nHint: `x`.jpg; "), "it ends the line of the message"
     assert f"6 outside the class folders ({', '.join(found.loose[:3])}, ...; move them into the folders of" in said
 
 

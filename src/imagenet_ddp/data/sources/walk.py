@@ -21,7 +21,7 @@ from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS, install_heic, reads
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting, stands_for
 from imagenet_ddp.system.files import beside, describe_path
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, printable
 
 NUM_THREADS = 8  # that wait for a disk at the same time
 MOST_LOOSE = 1000  # names kept of images outside the class folders
@@ -269,4 +269,4 @@ def describe_left_out(left_out: Counter[str], loose: Sequence[str] = ()) -> str:
 def name_loose(loose: Sequence[str], number: int) -> str:
     """Return the first names of images outside the class folders, and what to do with these. number: of all."""
     what = "it into the folder of its class" if number == 1 else "them into the folders of their classes"
-    return f"{', '.join([*loose[:3], *['...'] * (number > 3)])}; move {what}"
+    return f"{', '.join([*map(printable, loose[:3]), *['...'] * (number > 3)])}; move {what}"
