@@ -7,6 +7,7 @@ from helpers.made_features import blobs
 
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
+    LearningCurve,
     estimate,
     fold_of_each,
     interval,
@@ -63,6 +64,13 @@ def test_the_curve_says_whether_more_photographs_help():
 
     assert "would hardly help" in sentence(0.1, 16)
     assert "would help" in sentence(6.0, 200)
+    for half, whole, number, words in (
+        (117, 119, 121, "too few to tell whether more would help: the second half of them brought +1.7 points, which"),
+        (118, 117, 121, "too few to tell"),
+        (9000, 9150, 10_000, "would help"),
+        (9800, 9810, 10_000, "would hardly help"),
+    ):
+        assert words in LearningCurve([1, 2], [Accuracy(half, number), Accuracy(whole, number)]).sentence
 
 
 def test_copies_that_are_held_together_do_not_change_the_curve():

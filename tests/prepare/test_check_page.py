@@ -365,7 +365,7 @@ def test_the_terminal_ends_with_the_list_of_the_page(
     shutil.copyfile(photos / "zebra" / "00.jpg", photos / "Äpfel" / "wrong.jpg")
     (photos / EVIL / "broken.jpg").write_bytes(b"<html>404</html>")
     html = page_of(photos, monkeypatch, code=1)
-    box = html.partition("What to mend first")[2].partition("</ul>")[0]
+    box = html.partition("What to mend first")[2].partition("</ol>")[0]
     of_page = [words_of(f"<body>{each}") for each in re.findall(r"<li>(.*?)</li>", box)]
     *_, printed = capsys.readouterr().out.partition("What to mend first:\n")
     *lines, decide, last = printed.replace("`", "").splitlines()

@@ -85,9 +85,9 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     used = run("predict", "checkpoint=p", f"images={data / 'val/cat/000.jpg'}", "top_k=1", code=0)
     assert used.stdout.startswith("path,class_1,probability_1,known,familiarity,error\n"), used.stderr
     reference = read_reference(tmp_path / "p/known.npz")
-    run("features", "checkpoint=p", code=0)  # the same, with the features of the validation images, too
+    run("features", "checkpoint=p", code=0)  # of the same net, with the features of the validation images, too
     after = read_reference(tmp_path / "p/known.npz")
-    assert after.digest == reference.digest and after.threshold == pytest.approx(reference.threshold)
+    assert after.digest == reference.digest and len(after.images) == len(reference.images)
 
 
 @pytest.mark.slow(20)

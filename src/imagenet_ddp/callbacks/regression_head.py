@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,7 +53,7 @@ class RegressionHead(L.Callback):
         self.head, self._seed, self._say, self._until_s = head, seed, say, until_s
         self._stored, self._precision, self._estimates = stored, precision, estimates
         self.estimate: Estimate | None = None
-        self.columns = list[Columns]()  # on rank 0: of the training images, and of the validation images if stored
+        self.columns: Columns | None = None  # of the training images, on rank 0
         self._digest = ""  # of the pass that can be used; on rank 0
         self._out_of_time = False
 
@@ -90,20 +89,18 @@ class RegressionHead(L.Callback):
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
         width = pl_module.net.get_submodule(self.head).in_features
-        found, stored = self._stored_features(width) if trainer.is_global_zero else None, None
-        if found is not None:
-            of = partial(of_images, found, source_digest=data.source.digest, seed=self._seed)
-            stored, held_out = of(data.train_images, split="train"), of(data.val_images, split="val")
-            self.columns = [each for each in (stored, held_out) if each is not None]
+        found = self._stored_features(width) if trainer.is_global_zero else None
+        stored = None if found is None else of_images(found, data.train_images, data.source.digest, "train", self._seed)
         if trainer.strategy.broadcast(stored is not None):
             self._say(f"The features of the training images are read from {self._stored}.")
+            self.columns = stored
             return stored
         num_images = count_noun(min(len(data.train_images), MAX_IMAGES), "training image")
         self._say(f"Computing the features of {num_images} for the last layer.")
         columns, self._out_of_time = compute_columns(
             trainer, pl_module, data, "train", self.head, until_s=self._until_s, num_after=len(data.val_images)
         )
-        self.columns = [] if columns is None else [columns]
+        self.columns = columns
         return columns
 
     def _stored_features(self, width: int) -> Features | None:

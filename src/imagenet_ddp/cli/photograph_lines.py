@@ -1,6 +1,7 @@
 """The lines of README that are typed for photographs, wherever another command prints them. Does not import torch."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
@@ -19,18 +20,21 @@ def check_line(*options: str) -> str:
     return shell_line("prepare", ["prepare=check", RECIPE, *options, "out=checked"])
 
 
-def check_again_line(folder: Path, *options: str) -> str:
-    """Return the line of the check whose lists are in a folder, with its net, if it looked at the same images; else
-    check_line. options: of data, as typed. The folder may be from anyone, so no other options are repeated."""
-    try:
-        words = shlex.split(read_small(folder / OPTIONS))
-    except (OSError, ValueError):  # there is none, or it is another file
-        words = []
-    is_same = [word for word in words if word.startswith(OF_IMAGES)] == [*options]
+def check_again_line(folders: Sequence[Path], *options: str) -> str:
+    """Return the line of the check whose lists are in one of the folders, with its net, if it looked at the same
+    images; else check_line. options: of data, as typed. A folder may be from anyone, so no other options are
+    repeated."""
     harmless = *OF_IMAGES, *OF_NET, "prepare.", "out="
-    is_plain = all(word == "prepare=check" or word.startswith(harmless) for word in words)
-    has_net = any(word.startswith(OF_NET) for word in words)
-    return shell_line("prepare", words) if has_net and is_same and is_plain else check_line(*options)
+    for folder in folders:
+        try:
+            words = shlex.split(read_small(folder / OPTIONS))
+        except (OSError, ValueError):  # there is none, or it is another file
+            continue
+        is_same = [word for word in words if word.startswith(OF_IMAGES)] == [*options]
+        is_plain = all(word == "prepare=check" or word.startswith(harmless) for word in words)
+        if is_same and is_plain and any(word.startswith(OF_NET) for word in words):
+            return shell_line("prepare", words)
+    return check_line(*options)
 
 
 def train_line(*options: str) -> str:

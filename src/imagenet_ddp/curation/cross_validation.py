@@ -124,10 +124,19 @@ class LearningCurve:
 
     @property
     def sentence(self) -> str:
-        """Return what the curve says about more photographs."""
-        points = 100 * (self.accuracies[-1].share - self.accuracies[-2].share)
-        would = "would help" if points >= HELPS else "would hardly help"
-        return f"More photographs like these {would}: the second half of them brought {points:+.1f} points."
+        """Return what the curve says about more photographs. The images that one of both regressions alone gets right
+        tell, which are about half of the mistakes."""
+        half, whole = self.accuracies[-2:]
+        more = whole.num_right - half.num_right
+        num_wrong = 2 * whole.num_images - whole.num_right - half.num_right
+        chance, worth = 2 * (num_wrong / 2) ** 0.5, HELPS / 100 * whole.num_images
+        brought = f"the second half of them brought {100 * (whole.share - half.share):+.1f} points"
+        if worth <= more and chance < more:
+            return f"More photographs like these would help: {brought}."
+        if more + chance < worth:
+            return f"More photographs like these would hardly help: {brought}."
+        images = count_noun(abs(more), "image")
+        return f"These photographs are too few to tell whether more would help: {brought}, which is {images}."
 
 
 def learning_curve(

@@ -106,7 +106,10 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     if not has_several:
         line = shell_line("predict", [option, "images=FOLDER", "label_next=50", "out=next.html"])
         steps.append(("Find what to label next", line))
-    return [*steps, ("Use the net elsewhere, also as one page (format=html)", shell_line("export", [option]))]
+    return [
+        *steps,
+        ("Use the net elsewhere; add format=html for one page that needs no network", shell_line("export", [option])),
+    ]
 
 
 def classify(net: Sequence[str], path: Path | None) -> list[tuple[str, str]]:

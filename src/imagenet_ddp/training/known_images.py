@@ -47,7 +47,7 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
     digest = net_digest(module.net, heads, data.eval_transform, Reading.of(data.options))
     start = find_callback(trainer, RegressionHead)
     if start is not None and steps == 0:  # the layers below the last one are the same
-        splits = start.columns
+        splits = [start.columns] if start.columns is not None else []
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
     if splits is None:

@@ -99,7 +99,8 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += [*ignored, f"Run folder: {short_path(job.run_dir)}"]
     is_generated = data.name == "shapes" and not data.target
-    if parts.trainer.global_step and not is_generated and not job.in_sweep:  # which ends with one line for all
+    has_net = bool(parts.trainer.global_step) or best is not None
+    if has_net and not is_generated and not job.in_sweep:  # which ends with one line for all
         lines.append(f"Make a report: `python -m imagenet_ddp.report {shlex.quote(str(short_path(job.run_dir)))}`")
     if (counted := parts.module.val_counts)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
