@@ -2,7 +2,7 @@
 predictions is evaluated first."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.section import leaves
-from imagenet_ddp.curation.decision_lists import DECISIONS, earlier_decisions, require_readable
+from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
@@ -23,7 +23,6 @@ from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.result_files import read_config
-from imagenet_ddp.sections.section import MOST_CLASSES, Checked
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import alphabetical, count_noun, percent, shorten_list
 
@@ -120,6 +119,7 @@ def build(
             from imagenet_ddp.curation.features import current
             from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
             from imagenet_ddp.report.expected_accuracy import beside_check
+            from imagenet_ddp.report.label_choices import decided_of, other_classes
             from imagenet_ddp.report.near_copies import last_pass, near_copies_of
             from imagenet_ddp.report.pictures import relabel_line
         last = None if near_copies is not None else last_pass(found)
@@ -144,10 +144,10 @@ def build(
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         file, is_judged = out / error_analysis.LABELS_FILE, not more["inaccurate"]
         require_readable(file)
-        decided = _decided(found, file, relabel_line(found, file) if is_judged else "")
+        decided = decided_of(found, file, relabel_line(found, file) if is_judged else "")
         relabel = decided.relabel.get(file.name, "") if len(wrong_labels.rows) else ""
         for item in (*more["worst"], *more["doubtful"]):
-            item["choice"] = decided.choice(file.name, item["path"], item["class"], classes=_others(found, item))
+            item["choice"] = decided.choice(file.name, item["path"], item["class"], classes=other_classes(found, item))
         decides = relabel_line(found, out / DECISIONS) if decided.relabel and not pictures.reason else ""
         context |= {**more, "relabel": relabel, "decides": decides}
         how = f"To do what you write into its column decision: `{relabel}`" if relabel else ""
@@ -162,21 +162,6 @@ def build(
         context["findings"][place:place] = [(training, "curves" if context["curves"] else "")]
     lines += [f"{words}: `{line}`" for words, line in steps]
     return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
-
-
-def _decided(found: Predictions, file: Path, relabel: str) -> Checked:
-    """Return what the macro `choose` needs of the evaluated images, with what a person has decided about an earlier
-    list. file: the list. relabel: the line that carries it out; "": nothing can."""
-    earlier = {file.name: earlier_decisions(file, file.with_name(DECISIONS))}
-    lines = {file.name: relabel} if relabel else {}
-    return Checked("", found.labels, {}, relabel=lines, can_remove=True, classes=found.classes, decisions=earlier)
-
-
-def _others(found: Predictions, item: Mapping[str, Any]) -> list[str]:
-    """Return the classes that an image may get, the likeliest first."""
-    every = range(len(found.classes) if len(found.classes) <= MOST_CLASSES else 0)
-    order = [found.classes[index] for index in dict.fromkeys([*item["likeliest"], *every])]
-    return [name for name in order if name != item["class"]]
 
 
 def _what_a_check_adds(run: Run) -> str:
