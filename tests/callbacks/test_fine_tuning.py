@@ -25,6 +25,7 @@ from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.system import console
+from imagenet_ddp.training import known_images
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,22 @@ def test_a_fine_tuning_ends_with_what_the_command_features_would_write(
     numbers = [{name: value for name, value in vars(each).items() if name != "digest"} for each in (written, again)]
     torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-3)
     assert written.digest == again.digest
+
+
+def test_a_stopped_pass_does_not_begin_with_the_next_split(monkeypatch: pytest.MonkeyPatch):
+    """Its loader would start processes while the machine waits for the end of this one."""
+    begun = list[str]()
+
+    def compute(trainer: Any, module: Any, data: Any, split: str, head: str, **_: Any) -> tuple[None, bool]:
+        begun.append(split)
+        return None, True
+
+    monkeypatch.setattr(known_images, "compute_columns", compute)
+    trainer, net = SimpleNamespace(strategy=SimpleNamespace(root_device="cpu")), torch.nn.Module()
+    data = SimpleNamespace(train_images=range(9), val_images=range(9), close=lambda: None)
+    module = SimpleNamespace(net=net, to=net.to)
+    parts: Any = SimpleNamespace(trainer=trainer, module=module, data=data)
+    assert known_images._compute(parts, "head", print, lambda: True) is None and begun == ["train"]
 
 
 @pytest.mark.slow

@@ -35,9 +35,8 @@ class TimeBudget(TimeLimit):
     many epochs follow those that it has trained, by the times that it measured when it began.
 
     minutes: from begin_s on, a value of time.monotonic(). say: writes a line to the log. first_averaged: returns the
-    first averaged epoch of so many; None without an average. reads_again: after the
-    training, all images pass through the net once more, up to MAX_IMAGES of a split. Must precede callbacks that read
-    trainer.max_epochs.
+    first averaged epoch of so many; None without an average. reads_again: after the training, all images pass through
+    the net once more, up to MAX_IMAGES of a split. Must precede callbacks that read trainer.max_epochs.
     """
 
     key = "budget_min"
@@ -156,9 +155,8 @@ class TimeBudget(TimeLimit):
         return step_s, num_steps
 
     def _apply(self, trainer: L.Trainer) -> None:
-        self.limit_s = (
-            60 * self._minutes * GUARD - self._measured["val_s"] - self._closing_s(trainer)
-        )  # a validation follows
+        after_s = self._measured["val_s"] + self._closing_s(trainer)  # a validation follows
+        self.limit_s = 60 * self._minutes * GUARD - after_s
         trainer.fit_loop.max_epochs = self._chosen["max_epochs"]
         trainer.limit_train_batches = self._chosen["limit_train_batches"]
         if self._first_averaged and (average := find_callback(trainer, WeightAverage)):

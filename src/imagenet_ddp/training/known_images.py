@@ -80,18 +80,17 @@ def _compute(parts: Run, head: str, say: Callable[[str], None], is_stopped: Call
     number = count_noun(sum(min(len(images), MAX_IMAGES) for images in splits.values()), "image")
     say(f"Computing the features of {number}, by which predict tells unknown images.")
     module.to(trainer.strategy.root_device)  # from which Lightning has moved it
+    columns = list[Columns]()
     try:
         with evaluating(module.net):
-            found = [
-                compute_columns(trainer, module, data, split, head, is_stopped=is_stopped)
-                for split, images in splits.items()
-                if len(images)
-            ]
+            for split in (name for name, images in splits.items() if len(images)):
+                found, is_partial = compute_columns(trainer, module, data, split, head, is_stopped=is_stopped)
+                if is_partial:  # on all ranks
+                    return None
+                columns += [] if found is None else [found]
     finally:
         data.close()
-    if any(is_partial for _, is_partial in found):
-        return None
-    return [columns for columns, _ in found if columns is not None]
+    return columns
 
 
 def _together(splits: Sequence[Columns], digest: str) -> Features:

@@ -61,9 +61,8 @@ def predictions_page(
     folder = Path(os.path.commonpath([Path(path).parent for path in paths])) if paths else Path()
     files = FileImages(Path(), Names.of(paths), np.zeros(len(paths), np.int64), predictor.read.reading)
     uris = dict(zip(shown, map_concurrently(lambda number: thumbnail(files, number), shown), strict=True))
-    decides = (
-        can_label(config.data) and predictor.explain is not None and bool(paths)
-    )  # an exported file cannot be trained
+    is_trainable = predictor.explain is not None  # an exported file is not
+    decides = can_label(config.data) and is_trainable and bool(paths)
 
     def item(number: int) -> dict[str, Any]:
         path, result = paths[number], results[number]
