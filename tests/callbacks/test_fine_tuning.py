@@ -206,3 +206,15 @@ def test_a_training_is_complete_without_a_checkpoint_that_can_be_read_again(
     done = run("train", *options, code=0)
     assert said in done.stdout and "Run folder: r" in done.stdout, done.stdout
     assert not (tmp_path / "r/known.npz").exists()
+
+
+@pytest.mark.slow
+def test_no_class_is_unknown_because_the_time_was_too_short_for_its_images(
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path
+):
+    """The start is the result, whose features are of the first two images."""
+    options = [*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression"]
+    options += ["budget_min=0.001", "data.batch_size=2", "data.val_batch_size=2", "hydra.run.dir=r"]
+    done = run("train", *options, code=0).stdout
+    assert "the features of 2, all that the time allows" in done and "No known.npz is written: images of " in done, done
+    assert "imagenet_ddp.features checkpoint=r`." in done and not (tmp_path / "r/known.npz").exists()

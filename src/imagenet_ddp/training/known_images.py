@@ -50,10 +50,16 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
         splits = [start.columns] if start.columns is not None else []
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
+    later = shell_line("features", [quoted(f"checkpoint={short_path(run_dir)}")])
     if splits is None:
-        line = shell_line("features", [quoted(f"checkpoint={short_path(run_dir)}")])
-        say(f"This pass was stopped; the training is complete. To tell unknown images later: `{line}`.")
+        say(f"This pass was stopped; the training is complete. To tell unknown images later: `{later}`.")
     elif trainer.is_global_zero:
+        number, num_read = (len(np.unique(each)) for each in (data.train_images.targets, splits[0][2]))
+        if num_read < number:  # the time was too short for all images
+            return say(
+                f"No {KNOWN} is written: images of {num_read:,} of {number:,} classes were read, and those of the "
+                f"others would be called unknown. To tell unknown images later: `{later}`."
+            )
         try:
             say(write_reference(known_file(run_dir), _together(splits, digest), digest))
         except RunError as error:
