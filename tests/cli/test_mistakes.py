@@ -172,7 +172,7 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("predict", "checkpoint=x.ckpt images=pets out=p.pdf", ["out", "out=p.csv"]),
     ("export", "checkpoint=x.ckpt format=ONNX", ["format", "format=onnx"]),
     ("export", "checkpoint=x.ckpt format=torchscript", ["format", "format=torch_export"]),
-    ("export", "checkpoint=x.ckpt out=m.html", ["out format", "format=html"]),
+    ("export", "checkpoint=x.ckpt out=m.safetensors", ["out format", "format=safetensors"]),
     ("export", "checkpoint=x.ckpt out=m.tflite", ["out format", "format=onnx out=m.onnx"]),
     ("export", "checkpoint=x.ckpt out=m.onx", ["out format", "out=m.onnx"]),
     ("export", "checkpoint=x.ckpt format=onnx out=m.html", ["out format", "out=m.onnx"]),
