@@ -21,7 +21,7 @@ from timm.data.transforms_factory import create_transform
 from imagenet_ddp.data.decoding.decode import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, empty, normalise
 from imagenet_ddp.export import timm_config
-from imagenet_ddp.models.check_learning import CLASSIFIERS
+from imagenet_ddp.models.check_nets import CLASSIFIERS
 from imagenet_ddp.models.weights.pretrained import find_weights
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 

@@ -9,7 +9,8 @@ from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.run import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.models.check_learning import CLASSIFIERS, validate
+from imagenet_ddp.models.check_learning import validate
+from imagenet_ddp.models.check_nets import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm, names, nearest
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import check_launch
+from imagenet_ddp.cli import check_launch, check_run_folder
 from imagenet_ddp.cli.compose import Composed, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.explain import unknown
@@ -25,15 +25,13 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.exported.formats import check_model_file
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without
-from imagenet_ddp.models import check_labels, check_learning
-from imagenet_ddp.runs import check_run, folder
+from imagenet_ddp.models import check_labels, check_learning, check_nets
+from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
-from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import first_sentence
 
 _OF_OWN = "experiment=own_photos", "data.root=FOLDER"
@@ -90,13 +88,13 @@ def check_job(
     """Add to a job of a command on this machine its mistakes, and its place. is_multirun: -m is set. opens: whether
     train and evaluate go on to open the images."""
     config, runs_all = job.config, is_multirun and not _is_one_of_sweep(job.config, environ)
-    of_folders = _of_sweep(config, is_multirun) + _run_dir(job.hydra, verb, typed, is_multirun)
+    of_folders = _of_sweep(config, is_multirun) + check_run_folder.run_dir(job.hydra, verb, typed, is_multirun)
     opens = opens and verb in commands.OF_RANKS and not is_multirun
     found = check(config, environ, verb, typed, is_whole=_is_whole(config, verb), multirun=runs_all, opens=opens)
     mistakes, job.place, job.scan, job.values = found
     job.mistakes += independent(mistakes, job.wrong, config, verb, typed) + of_folders
     if not (of_folders or is_multirun):
-        job.mistakes += _holds_run(job, environ, verb, typed)
+        job.mistakes += check_run_folder.holds_run(job, environ, verb, typed)
 
 
 def check_job_elsewhere(job: Composed, environ: Mapping[str, str], typed: Sequence[str], *, is_multirun: bool) -> None:
@@ -162,8 +160,8 @@ def check_values(
             found += ConfigError(scan.mistakes if scan else ()).mistakes
             scan = scan if opens else None
         found += _of_files(values) + _of_checkpoint(values, typed)
-        if not _goes_on(values, environ):  # else its checkpoint has the weights
-            found += check_learning.missing_weights(values, typed)
+        if not check_run_folder.goes_on(values, environ):  # else its checkpoint has the weights
+            found += check_nets.missing_weights(values, typed)
         found += check_data.long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += check_model_file.validate(values, verb)
@@ -173,16 +171,11 @@ def check_values(
         elsewhere = place is not None and check_launch.is_elsewhere(place)
         more += check_run.validate(values, environ, verb=verb, partial=not is_whole, elsewhere=elsewhere)
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
-        return Checked([_not_a_path(error)], place, values=values)
+        return Checked([check_run_folder.not_a_path(error)], place, values=values)
     found += more
     if "name" not in map(key_of, typed) and any("model.name" in each.keys for each in found):
         found = [each for each in found if each.keys != ("name",)]  # which has that of the net in it
     return Checked(found, place, scan, values)
-
-
-def _goes_on(config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether a training may continue an earlier one."""
-    return bool(config.get("resume") or config.get("sweep", {}).get("resume")) or restarted(environ)
 
 
 def _of_keys(values: CommonConfig, verb: str, typed: Sequence[str], is_whole: bool) -> list[Mistake]:
@@ -211,40 +204,6 @@ def _of_sweep(config: DictConfig, is_multirun: bool) -> list[Mistake]:
         return []
     what = f"sweep.job={only} selects jobs of -m, but -m is not set"
     return [Mistake(what, ("sweep.job",), (Fix(("-m",), said="add -m"),))]
-
-
-def _run_dir(hydra: DictConfig, verb: str, typed: Sequence[str], is_multirun: bool) -> list[Mistake]:
-    """Return a mistake if the run folder cannot be created. hydra: the hydra node."""
-    if verb in (*commands.USE_MODEL, "doctor"):
-        return []
-    key = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
-    try:
-        path = Path(str(OmegaConf.select(hydra, key.removeprefix("hydra.")))).absolute()
-        reason = not_writable_reason(path)
-    except OmegaConfBaseException as error:
-        is_typed = key in map(key_of, typed)  # else the key in it is reported
-        what = f"{key} does not resolve: {first_sentence(error)}"
-        return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))] if is_typed else []
-    except OSError as error:
-        return [_not_a_path(error)]
-    if not reason:
-        return []
-    what = f"{key} must be a folder that can be created ({path}), but {reason}"
-    return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))]
-
-
-def _holds_run(job: Composed, environ: Mapping[str, str], verb: str, typed: Sequence[str]) -> list[Mistake]:
-    """Return a mistake if a new run is to begin in the folder of another. Where a launcher has started several
-    processes, one of them checks that once they have met."""
-    is_new = verb in ("train", "evaluate") and job.values is not None and not _goes_on(job.values, environ)
-    if not is_new or job.place is None or not job.place.is_alone or "hydra.run.dir" not in map(key_of, typed):
-        return []
-    mistake = folder.taken(Path(job.hydra.run.dir), can_resume=verb == "train")
-    return [mistake] if mistake else []
-
-
-def _not_a_path(error: OSError) -> Mistake:
-    return Mistake(f"{error.filename} cannot be used as a path: {error.strerror}", hint="type another path")
 
 
 def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:

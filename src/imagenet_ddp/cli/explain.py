@@ -18,7 +18,7 @@ from imagenet_ddp.config.validators import choice, shown
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
 from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting, without
-from imagenet_ddp.models.check_learning import CLASSIFIERS
+from imagenet_ddp.models.check_nets import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.packages import extra_with, missing_package

@@ -19,7 +19,7 @@ from imagenet_ddp.config.schema.stated import wrong_facts
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, meant, must_be, setting
-from imagenet_ddp.models.check_learning import CLASSIFIERS, no_file_of_weights
+from imagenet_ddp.models.check_nets import CLASSIFIERS, no_file_of_weights
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.models.weights import facts as weight_facts
