@@ -70,8 +70,8 @@ class RegressionHead(L.Callback):
         data: ImageDataModule = cast("Any", trainer).datamodule
         try:
             with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
-                columns = self._read_or_compute(trainer, pl_module, data)
-                regression, num_read = self._fit(trainer, pl_module, data, columns)
+                self.columns = self._read_or_compute(trainer, pl_module, data)
+                regression, num_read = self._fit(trainer, pl_module, data, self.columns)
         except SignalExit as left:
             self._say(str(left))
             raise
@@ -90,17 +90,15 @@ class RegressionHead(L.Callback):
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""
         width = pl_module.net.get_submodule(self.head).in_features
         found = self._stored_features(width) if trainer.is_global_zero else None
-        stored = None if found is None else of_images(found, data.train_images, data.source.digest, "train", self._seed)
+        stored = None if found is None else of_training(found, data.train_images, data.source.digest, self._seed)
         if trainer.strategy.broadcast(stored is not None):
             self._say(f"The features of the training images are read from {self._stored}.")
-            self.columns = stored
             return stored
         num_images = count_noun(min(len(data.train_images), MAX_IMAGES), "training image")
         self._say(f"Computing the features of {num_images} for the last layer.")
         columns, self._out_of_time = compute_columns(
             trainer, pl_module, data, "train", self.head, until_s=self._until_s, num_after=len(data.val_images)
         )
-        self.columns = columns
         return columns
 
     def _stored_features(self, width: int) -> Features | None:
@@ -136,11 +134,11 @@ class RegressionHead(L.Callback):
         self.estimate = estimate(features, targets, classes, l2, self._seed, groups, device)
 
 
-def of_images(found: Features, images: Images, source_digest: str, split: str, seed: int) -> Columns | None:
-    """Return the stored features of the images of a split, of MAX_IMAGES drawn at random if there are more; None if
+def of_training(found: Features, images: Images, source_digest: str, seed: int) -> Columns | None:
+    """Return the stored features of the training images, of MAX_IMAGES drawn at random if there are more; None if
     those of an image that can be read are missing."""
     row_of = {stamp: row for row, stamp in enumerate(found.stamps.tolist())}
-    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, source_digest, split).tolist()])
+    rows = np.array([row_of.get(stamp, -1) for stamp in stamps_of(images, source_digest, "train").tolist()])
     unreadable = {path for path, _ in found.unreadable}
     if any(images.path(index) not in unreadable for index in np.flatnonzero(rows < 0).tolist()):
         return None

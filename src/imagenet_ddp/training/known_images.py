@@ -26,44 +26,60 @@ from imagenet_ddp.training.build import Run
 
 
 def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
-    """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has its weights, in
-    fp32. What cannot be read or written is said: the run is complete without it. Call on all ranks. say: writes a line
-    to the log. is_stopped: returns whether a signal asks to stop."""
-    trainer, module, data = parts.trainer, parts.module, parts.data
-    heads = head_names(module.net, len(data.source.classes))
-    if parts.checkpoint_callback is None or only_linear(module.net, heads) is None:
+    """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has the weights of
+    this checkpoint, in fp32. If the file cannot be written, say why; the run is complete without it. Call on all ranks.
+
+    say: writes a line to the log. is_stopped: returns whether a signal asks to stop.
+    """
+    trainer, net, data = parts.trainer, parts.module.net, parts.data
+    heads = head_names(net, len(data.source.classes))
+    if parts.checkpoint_callback is None or only_linear(net, heads) is None:
         return
-    checkpoint = CheckpointStore.to_use(run_dir)
-    # other nodes may not see this disk, and must not wait for a rank that cannot go on
-    found: Any = trainer.strategy.broadcast(_weights(checkpoint) if trainer.is_global_zero else None)
-    weights, steps, reason = found
-    if weights is not None:
-        try:
-            load_weights(module.float(), weights, str(short_path(checkpoint)))
-        except ConfigError as error:
-            weights, reason = None, str(error)
-    if weights is None:
+    steps, reason = _load(parts, CheckpointStore.to_use(run_dir))
+    if steps is None:
         return say(f"No {KNOWN} is written: {reason}") if reason else None
-    digest = net_digest(module.net, heads, data.eval_transform, Reading.of(data.options))
     start = find_callback(trainer, RegressionHead)
     if start is not None and steps == 0:  # the layers below the last one are the same
         splits = [start.columns] if start.columns is not None else []
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
-    later = shell_line("features", [quoted(f"checkpoint={short_path(run_dir)}")])
+    later = f"To tell unknown images later: `{shell_line('features', [quoted(f'checkpoint={short_path(run_dir)}')])}`."
     if splits is None:
-        say(f"This pass was stopped; the training is complete. To tell unknown images later: `{later}`.")
+        say(f"This pass was stopped; the training is complete. {later}")
     elif trainer.is_global_zero:
-        number, num_read = (len(np.unique(each)) for each in (data.train_images.targets, splits[0][2]))
-        if num_read < number:  # the time was too short for all images
-            return say(
-                f"No {KNOWN} is written: images of {num_read:,} of {number:,} classes were read, and those of the "
-                f"others would be called unknown. To tell unknown images later: `{later}`."
-            )
-        try:
-            say(write_reference(known_file(run_dir), _together(splits, digest), digest))
-        except RunError as error:
-            say(str(error))
+        digest = net_digest(net, heads, data.eval_transform, Reading.of(data.options))
+        say(_write(known_file(run_dir), splits, data.train_images.targets, digest, later))
+
+
+def _load(parts: Run, checkpoint: Path) -> tuple[int | None, str]:
+    """Load a checkpoint into the net, on all ranks. Return (its steps, ""), or (None, why it cannot be used), which is
+    "" if there is no file."""
+    is_first, broadcast = parts.trainer.is_global_zero, parts.trainer.strategy.broadcast
+    # other nodes may not see this disk, and must not wait for a rank that cannot go on
+    found: Any = broadcast(_weights(checkpoint) if is_first else None)
+    weights, steps, reason = found
+    if weights is None:
+        return None, reason
+    try:
+        load_weights(parts.module.float(), weights, str(short_path(checkpoint)))
+    except ConfigError as error:
+        return None, str(error)
+    return steps, ""
+
+
+def _write(path: Path, splits: Sequence[Columns], targets: np.ndarray, digest: str, later: str) -> str:
+    """Write the file, unless the time was too short for images of each class. Return a sentence. targets: of all
+    training images. later: how the file can be written later."""
+    number, num_read = (len(np.unique(each)) for each in (targets, splits[0][2]))
+    if num_read < number:
+        return (
+            f"No {KNOWN} is written: images of {num_read:,} of {number:,} classes were read, and those of the others "
+            f"would be called unknown. {later}"
+        )
+    try:
+        return write_reference(path, _together(splits, digest), digest)
+    except RunError as error:
+        return str(error)
 
 
 def _weights(checkpoint: Path) -> tuple[dict[str, Any] | None, int, str]:
