@@ -1,7 +1,7 @@
 """Predict the top classes of each image: python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN.
 
-Exit codes: 0 on success, even if some files cannot be read (their rows contain the error); 1 after a failure; 2 for a
-refused command.
+Exit codes: 0 on success, even if some files cannot be read (their rows contain the error); 1 after a failure, or if no
+image can be read; 2 for a refused command; 128 + n after signal n.
 """
 
 import io
@@ -44,7 +44,6 @@ MOST_WIDTH = 60  # columns for the path in such a line
 
 
 def main() -> None:
-    """Exit codes: 1 after a failure, or if no image can be read, 2 for a refused command, 128 + n after signal n."""
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.config.images)  # before the checkpoint is read, which takes seconds

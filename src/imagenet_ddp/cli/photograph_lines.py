@@ -1,7 +1,6 @@
 """The lines of README that are typed for photographs, wherever another command prints them. Does not import torch."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
@@ -12,20 +11,21 @@ RECIPE = "experiment=own_photos"
 OPTIONS = "check_options.txt"  # what a check was typed with, beside its lists
 OF_IMAGES = ("data=", "data.", "seed=")  # options that say which images a check and its decisions are about
 OF_NET = ("experiment=", "model=", "model.name=", "model.library=", "model.weights=")
+CHECKED = "checked"  # the folder of README's check
 RUN = Path("runs", "mine")  # the run of README, which its later steps name
 
 
 def check_line(*options: str) -> str:
     """Return the line that looks for faults in photographs. options: of data and net, quoted."""
-    return shell_line("prepare", ["prepare=check", RECIPE, *options, "out=checked"])
+    return shell_line("prepare", ["prepare=check", RECIPE, *options, f"out={CHECKED}"])
 
 
-def check_again_line(folders: Sequence[Path], *options: str) -> str:
-    """Return the line of the check whose lists are in one of the folders, with its net, if it looked at the same
-    images; else check_line. options: of data, as typed. A folder may be from anyone, so no other options are
-    repeated."""
+def check_again_line(lists: Path, *options: str) -> str:
+    """Return the line of the check with its net, if it looked at the same images; else check_line. lists: the folder of
+    its lists, or of another one, as that of a report beside it. options: of data, as typed. A folder may be from
+    anyone, so no other options are repeated."""
     harmless = *OF_IMAGES, *OF_NET, "prepare.", "out="
-    for folder in folders:
+    for folder in (lists, Path(CHECKED)):
         try:
             words = shlex.split(read_small(folder / OPTIONS))
         except (OSError, ValueError):  # there is none, or it is another file

@@ -85,9 +85,7 @@ def run(plan: Plan) -> int:
     before = count_noun(len(record.changes), "earlier change")
     what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
     print_message(f"{what}with: `{shell_line('prepare', [*plan.argv, 'undo=true'])}`", sys.stdout)
-    check = check_again_line(
-        (file.parent, Path("checked")), *(word for word in plan.argv if word.startswith(OF_IMAGES))
-    )
+    check = check_again_line(file.parent, *(word for word in plan.argv if word.startswith(OF_IMAGES)))
     print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
 

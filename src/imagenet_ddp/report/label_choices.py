@@ -1,12 +1,10 @@
 """Offer what a person may decide about the labels below the pictures of a report."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.curation.decision_lists import DECISIONS, earlier_decisions
 from imagenet_ddp.report.predictions import Predictions
-from imagenet_ddp.sections.section import MOST_CLASSES, Checked
+from imagenet_ddp.sections.section import Checked
 
 
 def decided_of(found: Predictions, file: Path, relabel: str) -> Checked:
@@ -15,10 +13,3 @@ def decided_of(found: Predictions, file: Path, relabel: str) -> Checked:
     earlier = {file.name: earlier_decisions(file, file.with_name(DECISIONS))}
     lines = {file.name: relabel} if relabel else {}
     return Checked("", found.labels, {}, relabel=lines, can_remove=True, classes=found.classes, decisions=earlier)
-
-
-def other_classes(found: Predictions, item: Mapping[str, Any]) -> list[str]:
-    """Return the classes that an image may get, the likeliest first."""
-    every = range(len(found.classes) if len(found.classes) <= MOST_CLASSES else 0)
-    order = [found.classes[index] for index in dict.fromkeys([*item["likeliest"], *every])]
-    return [name for name in order if name != item["class"]]

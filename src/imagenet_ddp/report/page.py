@@ -119,9 +119,10 @@ def build(
             from imagenet_ddp.curation.features import current
             from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
             from imagenet_ddp.report.expected_accuracy import beside_check
-            from imagenet_ddp.report.label_choices import decided_of, other_classes
+            from imagenet_ddp.report.label_choices import decided_of
             from imagenet_ddp.report.near_copies import last_pass, near_copies_of
-            from imagenet_ddp.report.pictures import relabel_line
+            from imagenet_ddp.report.pictures import relabel_lines
+            from imagenet_ddp.sections.section import other_classes
         last = None if near_copies is not None else last_pass(found)
         expected, by_check = beside_check(found, run) if is_held_out else ("", False)
         is_checked = (
@@ -144,11 +145,13 @@ def build(
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         file, is_judged = out / error_analysis.LABELS_FILE, not more["inaccurate"]
         require_readable(file)
-        decided = decided_of(found, file, relabel_line(found, file) if is_judged else "")
-        relabel = decided.relabel.get(file.name, "") if len(wrong_labels.rows) else ""
+        of_list, of_page = relabel_lines(found, file, out / DECISIONS) if is_judged else ("", "")
+        decided = decided_of(found, file, of_list)
+        relabel = of_list if len(wrong_labels.rows) else ""
         for item in (*more["worst"], *more["doubtful"]):
-            item["choice"] = decided.choice(file.name, item["path"], item["class"], classes=other_classes(found, item))
-        decides = relabel_line(found, out / DECISIONS) if decided.relabel and not pictures.reason else ""
+            classes = other_classes(item["likeliest"], found.classes, item["class"])
+            item["choice"] = decided.choice(file.name, item["path"], item["class"], classes=classes)
+        decides = "" if pictures.reason else of_page
         context |= {**more, "relabel": relabel, "decides": decides}
         how = f"To do what you write into its column decision: `{relabel}`" if relabel else ""
         lines += [verdict, how, reason, pictures.reason, pictures.reason_maps]
@@ -275,7 +278,7 @@ def _item(found: Predictions, pictures: "Pictures", row: int) -> dict[str, Any]:
         "name": found.names[row],
         "label": found.labels[found.target[row]],
         "class": found.classes[found.target[row]],
-        "likeliest": found.top[row].tolist()[:2],
+        "likeliest": [found.classes[each] for each in found.top[row].tolist()[:2]],
         "label_probability": float(found.target_probability[row]),
         "guesses": [(found.labels[each], float(probability))
                     for each, probability in zip(found.top[row], found.top_probability[row], strict=True)][:2],

@@ -102,15 +102,15 @@ def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) ->
     return uris
 
 
-def relabel_line(found: Predictions, decisions: Path) -> str:
-    """Return the line that carries out decisions about the evaluated images; "" if they are in no class folders here.
-    decisions: the list."""
+def relabel_lines(found: Predictions, *lists: Path) -> list[str]:
+    """Return the line that carries out the decisions of each list about the evaluated images; "" if they are in no
+    class folders here."""
     try:
         data = _trusted_config(found, "data").data
     except ConfigError:
-        return ""
-    options = [*data_options(data), f"decisions={decisions}"] if can_label(data) else []
-    return shell_line("prepare", ["prepare=relabel", *map(quoted, options)]) if options else ""
+        return ["" for _ in lists]
+    options = [[*data_options(data), f"decisions={each}"] if can_label(data) else [] for each in lists]
+    return [shell_line("prepare", ["prepare=relabel", *map(quoted, each)]) if each else "" for each in options]
 
 
 def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:

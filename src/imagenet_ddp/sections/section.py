@@ -66,6 +66,12 @@ class Copy(NamedTuple):
     second: tuple[str, int]
 
 
+def other_classes(likeliest: Sequence[str], classes: Sequence[str], label: str) -> list[str]:
+    """Return the classes that an image may get, the likeliest first. label: its class now."""
+    others = classes if len(classes) <= MOST_CLASSES else []
+    return [name for name in dict.fromkeys([*likeliest, *others]) if name != label]
+
+
 @dataclass(frozen=True)
 class Checked:
     """What is known of the images when the page is made.

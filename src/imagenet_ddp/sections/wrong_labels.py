@@ -3,7 +3,7 @@
 from functools import partial
 
 from imagenet_ddp.curation import wrong_labels as curation
-from imagenet_ddp.sections.section import MOST_CLASSES, Checked, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency, other_classes
 from imagenet_ddp.system.text import count_noun
 
 NAME = "wrong_labels"
@@ -37,8 +37,7 @@ def wrong_labels(checked: Checked) -> Section | None:
     text = f"{looks} more like another class than like the label: {aim}."
 
     def classes(row: int, suggested: int) -> list[str]:
-        others = features.classes if len(features.classes) <= MOST_CLASSES else []
-        return [name for name in dict.fromkeys([features.classes[suggested], *others]) if name != labels[row]]
+        return other_classes([features.classes[suggested]], features.classes, labels[row])
 
     pictures = [
         checked.item(
