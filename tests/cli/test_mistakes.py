@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.cli import command
+from imagenet_ddp.cli import command, words
 from imagenet_ddp.cli.correct import apply, corrected
 from imagenet_ddp.cli.known_terms import INSTEAD
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import CONDITIONS
 from imagenet_ddp.config.schema.trainer import REFUSED
@@ -339,6 +340,42 @@ def test_turning_off_what_a_choice_does_not_have_needs_no_other_choice():
     for line in ("data.fold=0", "schedule.name=step schedule.final_fraction=0"):  # a number of something, an end
         (mistake,) = mistakes(shlex.split(line))
         assert len(mistake.fixes) == 2, line
+
+
+# Keys of free text that hold no path: names, addresses, classes of one's own.
+NO_PATHS = {"model.name", "teacher.name", "nccl.name", "cluster.address", "cluster.job_id", "format", "host"}
+
+
+@pytest.mark.parametrize("there", ["", "My photos", "photos"])
+@pytest.mark.parametrize("verb", [*COMMANDS])
+def test_a_path_with_spaces_is_answered_with_quotes(verb: str, there: str, here: Path):
+    """Of each key that takes a path, whether it exists, or a folder that is named as its last word."""
+    (here / (there or "x")).mkdir(exist_ok=True)
+    free = {path for path, key in declared(verb).items() if key.type is str and key.allowed is None}
+    keys = {*free - NO_PATHS, *(["hydra.run.dir"] if verb == "train" else [])}
+    for key in (key for key in keys if not key.endswith("._target_")):
+        last = "photos.pth" if key.endswith("weights") and there != "My photos" else "photos"
+        line = [f"{key}=My", last, "seed=1", *(["data.root=pets"] if key != "data.root" else []), "images=pets"]
+        for argv in (line, [f"--{key}", "My", *line[1:]]):
+            found = words.read(verb, argv).mistakes
+            assert [fix.options for each in found for fix in each.fixes] == [(f"{key}=My {last}",)], argv
+
+
+@pytest.mark.parametrize(
+    ("verb", "line", "left"),
+    [
+        ("predict", "checkpoint=gone pets", ["pets"]),  # the images
+        ("prepare", "data.root=gone check out=x", ["check"]),
+        ("train", "data.root=gone probe", ["probe"]),
+        ("train", "data.root=gone -m seed=1,2", []),
+        ("train", "data.root=gone /pets", ["/pets"]),
+        ("train", "model.weights=DEFAULT photoss", ["photoss"]),
+        ("train", "model.name=resnet18 photoss", ["photoss"]),
+    ],
+)
+def test_a_word_with_a_meaning_of_its_own_is_no_part_of_a_path(verb: str, line: str, left: list[str]):
+    found = words.read(verb, line.split())
+    assert not found.mistakes and [word for word in found.typed if "=" not in word] == left
 
 
 def test_no_line_chooses_one_of_several_values():

@@ -17,6 +17,7 @@ import hydra
 
 from imagenet_ddp.cli.known_terms import Term, closest, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
+from imagenet_ddp.cli.spaces import path_with_spaces
 from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import read_by
@@ -103,22 +104,37 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
     rest, kept, found = list(argv), list[str](), list[Mistake]()
     while rest:
         token = rest.pop(0)
-        name, equals, value = token.partition("=")
         if token.startswith(LOCAL_RANK):
             continue
-        if not token.startswith("-") or len(token) == 1 or name in NAMES:
+        if not token.startswith("-") or len(token) == 1 or token.partition("=")[0] in NAMES:
             kept.append(token)
             continue
-        bare = name.lstrip("-")
-        own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
-        term = None if own else term_of(name, verb)
-        near = [] if own or term else closest(plain(bare), read_by(verb))
-        takes_path = any(read_by(verb)[key].type is str for key in near) or own or (term and "{}" in term.here)
-        values = [value] if equals else _values(rest, takes_path=bool(takes_path))
-        del rest[: 0 if equals else len(values)]
-        typed = [token] if equals else [token, *values]
-        found.append(of_other_program(verb, typed, term, values) if term else _no_option(verb, typed, values, own=own))
+        found.append(_not_an_option(verb, token, rest, argv))
+        del rest[: len(found[-1].typed) - 1]
     return kept, found
+
+
+def _not_an_option(verb: str, token: str, rest: Sequence[str], argv: Sequence[str]) -> Mistake:
+    """Return the mistake of a word with dashes and its values, which are words after it. rest: all words after it."""
+    name, equals, value = token.partition("=")
+    bare = plain(name) if plain(name) in declared(verb) else name.lstrip("-")
+    own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
+    term = None if own else term_of(name, verb)
+    key = bare if own else _key_here(verb, plain(bare), term)
+    takes_path = bool(key) and (own or term is not None or read_by(verb)[key].type is str)
+    values = [value] if equals else _values(rest, takes_path=takes_path)
+    typed = [token] if equals else [token, *values]
+    if len(values) == 1:
+        more = path_with_spaces(verb, [f"{key}={values[0]}", *rest[len(typed) - 1 :]], argv)[1:]
+        typed, values = [*typed, *more], [" ".join([*values, *more])]
+    return of_other_program(verb, typed, term, values) if term else _no_option(verb, typed, values, bare if own else "")
+
+
+def _key_here(verb: str, name: str, term: Term | None) -> str:
+    """Return the key that gets the value of an option of another program, or of a misspelt one; "" if none does."""
+    if term is None:
+        return next(iter(closest(name, read_by(verb))), "")
+    return key_of(what_here(term, read_by(verb)).split()[-1]) if "{}" in term.here else ""
 
 
 def is_own(verb: str, name: str, value: str) -> bool:
@@ -136,10 +152,10 @@ def _values(rest: Sequence[str], *, takes_path: bool) -> list[str]:
     return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
 
 
-def _no_option(verb: str, typed: Sequence[str], values: Sequence[str], *, own: bool) -> Mistake:
-    """Return the mistake of dashes before the name of a key, as it is if it is the command's own, or misspelt. typed:
-    the words, with the values."""
-    what, name = f"{' '.join(typed)} is not an option", typed[0].lstrip("-").partition("=")[0]
+def _no_option(verb: str, typed: Sequence[str], values: Sequence[str], own: str) -> Mistake:
+    """Return the mistake of dashes before the name of a key, which may be misspelt. typed: the words, with the values.
+    own: the name if it is the command's own."""
+    what, name = f"{' '.join(typed)} is not an option", own or typed[0].lstrip("-").partition("=")[0]
     is_flag = name in declared(verb) and declared(verb)[name].type is bool
     value = ",".join(values) or ("true" if is_flag else "")
     if own and value:

@@ -3,9 +3,7 @@ was typed: invisible characters, empty values, a comma as the decimal point, and
 not import torch."""
 
 import argparse
-import itertools
 import re
-import shlex
 import typing
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
@@ -14,10 +12,11 @@ from typing import Any
 
 import yaml
 
+from imagenet_ddp.cli import spaces
 from imagenet_ddp.cli.flags import ANSWERED, read_flags, without_other_programs, wrong_python
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import Key, declared
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, meant, setting, without_effect
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, meant, without_effect
 from imagenet_ddp.system.files import exists
 
 # Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
@@ -55,7 +54,7 @@ def read(verb: str, argv: Sequence[str]) -> Words:
         return Words(own, flags.overrides, flags, is_answered=True, mistakes=wrong_python(own))
     groups = set(map(key_of, flags.overrides))
     own, typed = ([_as_choice(word, groups) for word in words] for words in (own, flags.overrides))
-    typed, spaced = _without_spaces(typed, declared(verb))
+    typed, spaced = spaces.without_spaces(verb, typed)
     kept, odd = _as_meant(typed, declared(verb), sweeps=flags.multirun)
     odd = spaced + odd
     of_kept = set(map(key_of, kept))
@@ -122,84 +121,6 @@ def _as_meant(words: Sequence[str], keys: Mapping[str, Key], *, sweeps: bool) ->
 def _is_single(kind: Any) -> bool:
     """Return whether the values of a declared type are never lists."""
     return kind is not Any and typing.get_origin(kind) is not list
-
-
-def _without_spaces(words: Sequence[str], keys: Mapping[str, Key]) -> tuple[list[str], list[Mistake]]:
-    """Return (the words with those joined that have spaces around =, or in a path, a list or the name of the run, a
-    mistake for each). keys: those that are declared."""
-    kept, found, rest = list[str](), list[Mistake](), list(words)
-    while rest:
-        word = rest[0]
-        if typed := _spaces_around_equals(rest):
-            joined = "".join(typed)
-            what, fix = f"{' '.join(typed)} must have no spaces around =", setting(joined)
-        elif typed := _list_with_spaces(rest):
-            text = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed))
-            joined = text.replace(" ", "")
-            what, fix = f"{' '.join(typed)} must have no spaces, or be in quotes", setting(joined)
-        elif typed := _path_with_spaces(rest) or _text_with_spaces(rest, keys):
-            joined = " ".join(typed)
-            what, fix = (
-                f"{joined} has a space, and must be in quotes",
-                Fix((joined,), said=f"type {shlex.quote(joined)}"),
-            )
-        else:
-            kept.append(rest.pop(0))
-            continue
-        del rest[: len(typed)]
-        kept.append(joined)
-        found.append(Mistake(what, (key_of(word),), (fix,), typed=tuple(typed)))
-    return kept, found
-
-
-def _spaces_around_equals(words: Sequence[str]) -> list[str]:
-    """Return the leading words that the shell made of KEY = VALUE, KEY= VALUE or KEY =VALUE; [] if there are none."""
-    word, sign, value = (*words, "", "")[:3]
-    if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
-        return [word, sign]
-    if "=" not in word and sign == "=" and value and "=" not in value:  # KEY = VALUE
-        return [word, sign, value]
-    if "=" not in word and len(sign) > 1 and sign[0] == "=" and "=" not in sign[1:]:  # KEY =VALUE
-        return [word, sign]
-    return []
-
-
-def _list_with_spaces(words: Sequence[str]) -> list[str]:
-    """Return the leading words KEY=[A, B, ... or KEY=A, B, ... that the shell made of one list; [] if there is none."""
-    if not re.match(r"[^=]+=.*([\[{]|,$)", words[0]) or exists(words[0].partition("=")[2]):
-        return []
-    count = 1
-    while count < len(words) and "=" not in words[count] and not words[count].startswith("-"):
-        text = " ".join(words[:count])
-        if _is_closed(text) and not text.endswith(",") and words[count][0] != ",":
-            break
-        count += 1
-    text = " ".join(words[:count])
-    return [*words[:count]] if count > 1 and _is_closed(text) else []
-
-
-def _is_closed(text: str) -> bool:
-    return text.count("[") == text.count("]") and text.count("{") == text.count("}")
-
-
-def _path_with_spaces(words: Sequence[str]) -> list[str]:
-    """Return the leading words PATH or KEY=PATH, WORD, ... that together name a file or folder; [] if there is none."""
-    value = words[0].rpartition("=")[2]
-    more = [*itertools.takewhile(lambda word: "=" not in word, words[1:])]
-    lengths = range(len(more), 0, -1)
-    return next(([*words[: 1 + count]] for count in lengths if exists(" ".join([value, *more[:count]]))), [])
-
-
-def _text_with_spaces(words: Sequence[str], keys: Mapping[str, Key]) -> list[str]:
-    """Return the leading words name=WORD WORD ..., or KEY=PATH WORD ... of a path that does not exist; [] if there are
-    none. A word that is a yes/no key belongs to no text."""
-    key, _, value = words[0].partition("=")
-    flags = {name for name, known in keys.items() if known.type is bool}
-    more = itertools.takewhile(
-        lambda word: not (re.search(r"^[-/~]|=|\.py$", word) or exists(word) or word in flags), words[1:]
-    )
-    has_spaces = key == "name" or ("/" in value and not exists(value) and key in keys and keys[key].type is str)
-    return [words[0], *joined] if has_spaces and (joined := [*more]) else []
 
 
 def _instead_of_nothing(name: str, key: Key | None) -> str:

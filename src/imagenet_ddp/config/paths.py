@@ -16,11 +16,21 @@ WEIGHTS = ("model.weights", "teacher.weights")
 KEYS = (*DATA, "data.groups", "data.cache_dir", *WEIGHTS)
 # Arguments of callbacks and loggers, of Lightning and of this package.
 ARGUMENTS = ("dirpath", "save_dir")
+# Further keys, of any command, whose value is the path of a file or folder.
+OTHERS = ("data.train_dir", "data.val_dir", "hydra.run.dir", "hydra.sweep.dir", "resume", "sweep.resume", "checkpoint",
+          "images", "out", "decisions", "unlabelled", "archive_dir", "labels", "names", "real_labels",
+          "cluster.secret_file")  # fmt: skip
 
 
 def is_file(weights: str) -> bool:
     """Return whether the value of model.weights is a file, here or elsewhere, not a name of a library's weights."""
     return "/" in weights or weights.lower().endswith(FILES)
+
+
+def is_path(key: str, value: str) -> bool:
+    """Return whether this value of a key is the path of a file or folder, which may not exist."""
+    is_argument = key.startswith(("callbacks.", "logger.")) and key.rpartition(".")[2] in ARGUMENTS
+    return (key in (*KEYS, *OTHERS) and (key not in WEIGHTS or is_file(value))) or is_argument
 
 
 def is_remote(weights: str) -> bool:
@@ -66,9 +76,7 @@ def relative_options(options: Iterable[str]) -> list[str]:
     found: list[str] = []
     for option in options:
         key, value = key_of(option), option.partition("=")[2].strip("'\"")
-        is_argument = key.startswith(("callbacks.", "logger.")) and key.rpartition(".")[2] in ARGUMENTS
-        is_path = (key in KEYS and (key not in WEIGHTS or is_file(value))) or is_argument
-        if is_path and value != "null" and is_relative(value):
+        if key not in OTHERS and is_path(key, value) and value != "null" and is_relative(value):
             found.append(option)
     return found
 
