@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.decision_lists import require_carried_out, require_readable
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
@@ -59,7 +60,7 @@ def main() -> None:
         counts = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
     chosen = "" if counts.chosen is None else f"{counts.chosen}{where}, of "
-    doubtful = "" if counts.unknown is None else f", {counts.unknown} unknown"
+    doubtful = "" if counts.unknown is None else f", {counts.unknown} {UNLIKE}"
     doubtful += f", {counts.unsure} not sure" if counts.unsure else ""
     counted = f"{count_noun(len(paths), 'image')}{'' if chosen else where}"
     print_message(f"{chosen}{counted}, {counts.unreadable} unreadable{doubtful}")
@@ -153,7 +154,8 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
             else:
                 _write_chosen(candidates, chosen, output)
             num_read = len(paths) - counts.unreadable
-            counts.chosen, counts.lines = len(chosen), [*about(chosen, num_read, config), *next_step(chosen, config)]
+            said = about(chosen, num_read, counts.unknown or 0, config)
+            counts.chosen, counts.lines = len(chosen), [*said, *next_step(chosen, config)]
         if output.kind == "html":
             page = predictions_page(predictor, config, of_page, reasons, has_several=has_several)
             output.stream.write(page.decode())

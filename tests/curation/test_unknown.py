@@ -97,7 +97,7 @@ def test_how_rough_the_threshold_is(number: int, tmp_path: Path) -> None:
     features = blobs(number + 20)
     features = replace(features, is_val=np.arange(number + 20) >= 20)
     said = unknown.write_reference(tmp_path / "known.npz", features, "")
-    low, high = map(float, re.findall(r"([\d.]+) to ([\d.]+) % will be known", said)[0])
+    low, high = map(float, re.findall(r"([\d.]+) to ([\d.]+) % will be like them", said)[0])
     assert f"the threshold is that of {number:,} images." in said
     assert np.quantile(shares, [0.025, 0.975]) == pytest.approx([low, high], abs=2.5)
 

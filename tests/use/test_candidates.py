@@ -19,35 +19,40 @@ from imagenet_ddp.use.predictor import Predictor, Result
 CLASSES = ["n1", "n2", "n3"]
 
 
-def chosen(*is_known: bool | None) -> list[Chosen]:
-    """Return what is chosen of images that are unlike each other."""
+def chosen(*is_known: bool | None, count: int | None = None) -> list[Chosen]:
+    """Return what is chosen of images that are unlike each other, and less and less unlike the training images."""
     predictor: Any = Predictor(CLASSES, ["cat", "dog", "owl"], None, None, torch.device("cpu"))  # type: ignore[arg-type]
     candidates = Candidates(predictor)
     for number, each in enumerate(is_known):
         vector = torch.from_numpy(np.eye(len(is_known), dtype=np.float32)[number])
-        candidates.add(f"new/{number}.jpg", Result([(1, 0.9), (0, 0.1)], "", 0.0, each, vector))
-    return candidates.choose(len(is_known))
+        candidates.add(f"new/{number}.jpg", Result([(1, 0.9), (0, 0.1)], "", number / 10, each, vector))
+    return candidates.choose(count or len(is_known))
 
 
 def config(**more: Any) -> PredictConfig:
     return PredictConfig(**{"images": "new", "label_next": 4, "out": "next.csv"} | more)
 
 
-def test_strangers_come_last():
+def test_strangers_get_the_places_that_are_left():
+    """Those first that are the least unlike the training images."""
+    found = chosen(False, True, False, True, count=3)
+    assert [each.path for each in found[2:]] in (["new/0.jpg"], ["new/2.jpg"])
     found = chosen(False, True, False, True)
     assert [each.result.is_known for each in found] == [True, True, False, False]
-    assert {each.why for each in found[2:]} == {"unlike the training images"}
+    assert [each.path for each in found[2:]] == ["new/2.jpg", "new/0.jpg"]
+    assert [each.why for each in found] == ["for variety"] * 2 + ["unlike the training images"] * 2
     assert {(each.suggested, each.label) for each in found} == {("n2", "dog")}
-    assert about(found, 4, config()) == [
-        "At the end of the list, 2 are unlike the training images, however sure the net is of them."
-    ]
-    assert about(chosen(None, None), 2, config(label_next=2)) == []
+    said = "2 images are unlike the training images, and probably of none of the classes: they get the places that the "
+    said += "others leave (the last 2 of the list). To see all, leave label_next out."
+    assert about(found, 4, 2, config()) == [said]
+    assert about(found[:2], 4, 2, config(label_next=2)) == [said.replace("the last 2", "none")]
+    assert about(chosen(None, None), 2, 0, config(label_next=2)) == []
 
 
 def test_fewer_than_asked_for_is_said():
     few = "There are fewer than label_next=50, because "
-    assert about(chosen(True), 1, config(label_next=50)) == [f"{few}no others can be read."]
-    assert about(chosen(True), 3, config(label_next=50)) == [f"{few}near-copies are left out (2 images)."]
+    assert about(chosen(True), 1, 0, config(label_next=50)) == [f"{few}no others can be read."]
+    assert about(chosen(True), 3, 0, config(label_next=50)) == [f"{few}near-copies are left out (2 images)."]
 
 
 LAYOUTS = {

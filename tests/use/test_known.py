@@ -37,7 +37,7 @@ def known(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "imagenet_ddp.features", "checkpoint=r", "data.num_workers=0", folder=folder, environment=clean_environ()
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "by which predict tells unknown images. Of new images of the classes, " in result.stdout
+    assert "by which predict tells images unlike the training images. Of new images of the classes, " in result.stdout
     return folder / "r"
 
 
@@ -70,7 +70,7 @@ def test_predict_says_which_images_are_known(known: Path, run: Run, tree: Path, 
     result = run("predict", f"checkpoint={other}", f"images={tree / 'val'}", "format=jsonl", code=0)
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["known"] for line in lines] == [each.known for each in found[:-1]]
-    assert f"{sum(not line['known'] for line in lines)} unknown" in result.stderr
+    assert f"{sum(not line['known'] for line in lines)} unlike the training images" in result.stderr
 
 
 @pytest.mark.slow(4)
@@ -96,7 +96,7 @@ def test_evaluate_counts_the_unknown_images(known: Path, run: Run, tree: Path, t
         "num_unknown": gap + 1, "num_images": len(found), "top1": pytest.approx(is_right.mean()),
         "top1_without_unknown": pytest.approx(is_right[is_known].mean()),
     }  # fmt: skip
-    sentence = f"unknown, unlike the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
+    sentence = f"unlike the training images: top-1 {100 * is_right[is_known].mean():.2f} % without them"
     assert f"{gap + 1} of {len(found)} image" in said and sentence in said
     read_page = page.make_page(tmp_path / "e", tmp_path / "e", maps=False)
     new = f"training images ({interval_words(gap + 1, len(found))} of new images like these)"
@@ -146,7 +146,7 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
     shutil.copy(first, first.with_name("copy.jpg"))
     (tmp_path / "new/broken.jpg").write_bytes(b"no image")
     said = run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.csv", code=0).stderr
-    assert re.search(r"^2 to next\.csv, of \d+ images, 1 unreadable, \d+ unknown$", said, re.MULTILINE)
+    assert re.search(r"^2 to next\.csv, of \d+ images, 1 unreadable, \d+ unlike the training", said, re.MULTILINE)
     rows = list(csv.DictReader((tmp_path / "next.csv").read_text(encoding="utf-8-sig").splitlines()))
     assert list(rows[0]) == ["rank", "path", "suggested", "probability", "why", "decision"]
     assert [row["rank"] for row in rows] == ["1", "2"] and all(row["why"] for row in rows)

@@ -70,10 +70,11 @@ def test_what_to_label_next_keeps_its_order_and_can_be_chosen(tmp_path: Path):
     """The useful first, whatever the net says; the lines are those of any page, without the one that made it."""
     data = DataConfig.of(name="imagefolder", root=str(tmp_path))
     config = PredictConfig(data=data, images="new", out="next.html", checkpoint="runs/mine", label_next=3)
-    html = page(["a", "b"], config, ["unlike the others", "between b and a", "strange"])
+    html = page(["a", "b"], config, ["for variety", "between b and a", "strange"])
     assert re.findall(r'<select data-path="(.*?)"', html) == ["new/0.jpg", "new/1.jpg", "new/bad.jpg"]
-    assert re.findall(r'<section id="(.*?)"', html) == ["part-1", "next"]
-    assert "a 90 %<br>unlike the others<br>" in html and "between b and a" not in html  # the words say: b or a
+    assert re.findall(r'<section id="(.*?)"', html) == ["part-1"]
+    assert html.index('id="next"') < html.index('id="part-1"'), "what to do stands above the pictures"
+    assert "a 90 %<br>for variety<br>" in html and "between b and a" not in html  # the words say: b or a
     assert [kind for kind, *_ in lines_of(html)] == ["prepare", "train"]
     assert "decisions=decisions.csv" in lines_of(html)[0]
 

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.curation.array_file import read_arrays
 from imagenet_ddp.curation.cross_validation import fold_of_each
 from imagenet_ddp.curation.features import Features
@@ -202,9 +203,9 @@ def write_reference(path: Path, features: Features, digest: str) -> str:
     num_held_out = num if (num := int(features.is_val.sum())) >= MIN_HELD_OUT else len(features)
     num_reached = num_held_out - max(_place(num_held_out) - 1, 0)
     return (
-        f"Written to {short_path(path)}, by which predict tells unknown images. Of new images of the classes, "
-        f"{interval_words(num_reached, num_held_out)} will be known (95 % interval), because the threshold is that of "
-        f"{count_noun(num_held_out, 'image')}."
+        f"Written to {short_path(path)}, by which predict tells images {UNLIKE}. Of new images of the classes, "
+        f"{interval_words(num_reached, num_held_out)} will be like them (95 % interval), because the threshold is that "
+        f"of {count_noun(num_held_out, 'image')}."
     )
 
 

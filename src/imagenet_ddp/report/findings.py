@@ -7,7 +7,7 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import untrained_sentence
-from imagenet_ddp.config.figures import START
+from imagenet_ddp.config.figures import START, UNLIKE
 from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
@@ -46,7 +46,7 @@ def sentences(
         are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
         words = _without(found, ~found.is_known)
         new = interval_words(number, len(found))
-        text = f"{number:,} {are} unknown, unlike the training images ({new} of new images like these): {words}."
+        text = f"{number:,} {are} {UNLIKE} ({new} of new images like these): {words}."
         said.append((text, "classes"))
     mean = float(np.mean(found.confidence))
     if abs(gap := num_right / total - mean) > UNSURE:

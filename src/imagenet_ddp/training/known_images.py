@@ -12,6 +12,7 @@ from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_c
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.unknown import net_digest, write_reference
 from imagenet_ddp.data.decoding.decode import Reading
@@ -43,7 +44,7 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
         splits = [start.columns] if start.columns is not None else []
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
-    later = f"To tell unknown images later: `{shell_line('features', [quoted(f'checkpoint={short_path(run_dir)}')])}`."
+    later = f"To write {KNOWN} later: `{shell_line('features', [quoted(f'checkpoint={short_path(run_dir)}')])}`."
     if splits is None:
         say(f"This pass was stopped; the training is complete. {later}")
     elif trainer.is_global_zero:
@@ -74,7 +75,7 @@ def _write(path: Path, splits: Sequence[Columns], targets: np.ndarray, digest: s
     if num_read < number:
         return (
             f"No {KNOWN} is written: images of {num_read:,} of {number:,} classes were read, and those of the others "
-            f"would be called unknown. {later}"
+            f"would be called {UNLIKE}. {later}"
         )
     try:
         return write_reference(path, _together(splits, digest), digest)
@@ -100,7 +101,7 @@ def _compute(parts: Run, head: str, say: Callable[[str], None], is_stopped: Call
     trainer, module, data = parts.trainer, parts.module, parts.data
     splits = {"train": data.train_images, "val": data.val_images}
     number = count_noun(sum(min(len(images), MAX_IMAGES) for images in splits.values()), "image")
-    say(f"Computing the features of {number}, by which predict tells unknown images.")
+    say(f"Computing the features of {number}, by which predict tells images {UNLIKE}.")
     module.to(trainer.strategy.root_device)  # from which Lightning has moved it
     columns = list[Columns]()
     try:

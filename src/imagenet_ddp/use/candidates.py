@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.decision_lists import DECISIONS
 from imagenet_ddp.curation.label_next import choose
@@ -22,6 +23,7 @@ from imagenet_ddp.use.predictor import Predictor, Result
 HEADER = ("rank", "path", "suggested", "probability", "why", "decision")
 BETWEEN = 0.3  # difference of the two highest probabilities below which both classes are named
 MOST_TILES = 256  # of the sheet
+VARIETY = "for variety"  # why an image is chosen of which the net is not uncertain
 
 
 class Chosen(NamedTuple):
@@ -50,24 +52,32 @@ class Candidates:
             self._results.append(result)
 
     def choose(self, count: int) -> list[Chosen]:
-        """Return the images to label, the most useful first, and those last that are unlike the training images:
-        at most `count`."""
-        if not self._results:
+        """Return the images to label, the most useful first: at most `count`. Those that are unlike the training images
+        come last, in the places that the others leave, those first that are the least unlike them."""
+        is_strange = np.array([result.is_known is False for result in self._results], bool)
+        found = self._chosen_among(np.flatnonzero(~is_strange), count)
+        strange = self._chosen_among(np.flatnonzero(is_strange), count - len(found))
+        found += sorted(strange, key=lambda position: -(self._results[position].familiarity or 0.0))
+        return [self._described(self._paths[position], self._results[position]) for position in found]
+
+    def _chosen_among(self, positions: np.ndarray, count: int) -> list[int]:
+        """Return the positions to label, the most useful first: at most `count`. positions: int64 (N,)."""
+        numbers: list[int] = positions.tolist()
+        results = [self._results[number] for number in numbers]
+        if not results:
             return []
-        vectors = torch.stack([result.features for result in self._results if result.features is not None]).numpy()
-        margins = np.array([_margin(result) for result in self._results])
-        found: list[int] = choose(vectors, margins, count).tolist()
-        chosen = [self._described(self._paths[position], self._results[position]) for position in found]
-        return sorted(chosen, key=lambda each: each.result.is_known is False)
+        vectors = torch.stack([result.features for result in results if result.features is not None]).numpy()
+        margins = np.array([_margin(result) for result in results])
+        return [numbers[place] for place in choose(vectors, margins, count).tolist()]
 
     def _described(self, path: str, result: Result) -> Chosen:
         labels = [self._predictor.labels[index] for index, _ in result.top[:2]]
         if result.is_known is False:
-            why = "unlike the training images"
+            why = UNLIKE
         elif _margin(result) < BETWEEN and len(labels) > 1:
             why = f"between {labels[0]} and {labels[1]}"
         else:
-            why = "unlike the others"
+            why = VARIETY
         return Chosen(path, self._predictor.classes[result.top[0][0]], labels[0], why, result)
 
     def write_sheet(self, path: Path, chosen: Sequence[Chosen]) -> int:
@@ -86,16 +96,22 @@ class Candidates:
         return len(tiles)
 
 
-def about(chosen: Sequence[Chosen], num_read: int, config: PredictConfig) -> list[str]:
-    """Return sentences about the images to label. num_read: images that could be read."""
+def about(chosen: Sequence[Chosen], num_read: int, num_unlike: int, config: PredictConfig) -> list[str]:
+    """Return sentences about the images to label. num_read: images that could be read. num_unlike: of those, the images
+    that are unlike the training images."""
     lines = list[str]()
     if len(chosen) < (config.label_next or 0):
         rest = num_read - len(chosen)
         others = f"near-copies are left out ({count_noun(rest, 'image')})" if rest else "no others can be read"
         lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
-    if num_strange := sum(each.result.is_known is False for each in chosen):
-        are, them = ("one is", "it") if num_strange == 1 else (f"{num_strange:,} are", "them")
-        lines.append(f"At the end of the list, {are} unlike the training images, however sure the net is of {them}.")
+    if num_unlike:
+        num_listed = sum(each.result.is_known is False for each in chosen)
+        listed = f"the last {num_listed:,}" if num_listed > 1 else "the last one" if num_listed else "none"
+        are = "One image is" if num_unlike == 1 else f"{num_unlike:,} images are"
+        lines.append(
+            f"{are} {UNLIKE}, and probably of none of the classes: they get the places that the others leave ({listed} "
+            "of the list). To see all, leave label_next out."
+        )
     return lines
 
 

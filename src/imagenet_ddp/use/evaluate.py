@@ -8,6 +8,7 @@ import lightning.pytorch as L
 from torch import nn
 
 from imagenet_ddp.callbacks.run_files import BadImagesList
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.section import to_config
@@ -171,7 +172,7 @@ def _first_lines(
             f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower."
         )
     if no_reference:
-        lines.append(f"How many images are unlike the training images is unknown: {no_reference}.")
+        lines.append(f"How many images are {UNLIKE} cannot be said: {no_reference}.")
     if config.classes == "subset":
         num_known = len(trained.classes)
         lines.append(f"Only {num_classes} of its {num_known} classes can be predicted (classes=subset).")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.config.figures import NO_TEMPERATURE
+from imagenet_ddp.config.figures import NO_TEMPERATURE, UNLIKE
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.curation.interval import without_words
 from imagenet_ddp.data.sources.base import Images
@@ -116,12 +116,12 @@ def results_lines(results: Mapping[str, Any]) -> list[str]:
 
 def _known_line(num_unknown: int, num_images: int, top1: float, top1_without_unknown: float) -> str:
     if not num_unknown:
-        return f"None of {count_noun(num_images, 'image')} is unknown: all are like the training images."
+        return f"None of {count_noun(num_images, 'image')} is {UNLIKE}."
     num_known = num_images - num_unknown
     right = top1_without_unknown * num_known if num_known else 0, top1 * num_images
     are = "images is" if num_unknown == 1 else "images are"
     words = without_words(right, (num_known, num_images))
-    return f"{num_unknown:,} of {num_images:,} {are} unknown, unlike the training images: {words}"
+    return f"{num_unknown:,} of {num_images:,} {are} {UNLIKE}: {words}"
 
 
 def prediction_columns(

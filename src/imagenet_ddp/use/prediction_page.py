@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
+from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("predictions.html")
 MOST_PICTURES = 2000  # of a page, about 20 MB
 LEAST_PICTURES = 6  # of a class
+STRANGE = UNLIKE.capitalize()  # title of the part
 
 
 def predictions_page(
@@ -44,18 +46,20 @@ def predictions_page(
     """Return the page. found: path -> result. reasons: why each is to be labelled next, in this order; None: all images
     are there. has_several: labels per image."""
     paths, results, images = [*found], [*found.values()], config.images
-    doubtful, without, classes = list[int](), list[int](), defaultdict[str, list[int]](list)
+    doubtful, strange, without, classes = list[int](), list[int](), list[int](), defaultdict[str, list[int]](list)
     for number, result in enumerate(results):
         names = [predictor.labels[index] for index in sure_classes(result, has_several=has_several)]
         for name in names:
             classes[name].append(number)
         if not names:
-            (without if result.reason else doubtful).append(number)
-    rows = [("Not sure", doubtful), ("Without a class", without)]
-    rows += sorted(classes.items(), key=lambda each: alphabetical(each[0]))
-    rows = [(name, sorted(numbers, key=lambda number: _doubt(results[number]))) for name, numbers in rows if numbers]
+            (without if result.reason else strange if result.is_known is False else doubtful).append(number)
     if reasons is not None:
-        rows = [("Label next", [*range(len(paths))])]
+        rows = [("Label next", [number for number in range(len(paths)) if number not in strange]), (STRANGE, strange)]
+    else:
+        ordered = [*sorted(classes.items(), key=lambda each: alphabetical(each[0]))]
+        ordered = [("Not sure", doubtful), (STRANGE, strange), ("Without a class", without), *ordered]
+        rows = [(name, sorted(numbers, key=lambda number: _doubt(results[number]))) for name, numbers in ordered]
+    rows = [(name, numbers) for name, numbers in rows if numbers]
     most = max(MOST_PICTURES // max(len(rows), 1), LEAST_PICTURES)
     shown = sorted({number for _, numbers in rows for number in numbers[:most]})
     folder = Path(os.path.commonpath([Path(path).parent for path in paths])) if paths else Path()
@@ -80,16 +84,18 @@ def predictions_page(
         "folder": way_from(Path(config.out) if config.out else None),
         "net": predictor.title, "is_next": reasons is not None, "total": len(paths),
         "num_doubtful": len(doubtful), "num_without": len(without),
-        "num_strange": sum(result.is_known is False for result in results), "num_classes": len(classes),
+        "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
         "sections": [(name, len(numbers), [item(number) for number in numbers[:most]]) for name, numbers in rows],
         "next_steps": _next_steps(config, paths) if decides else [],
     })  # fmt: skip
 
 
-def _doubt(result: "Result") -> tuple[bool, float]:
-    """Return what sorts the least sure first, and after those images that are unlike the training images."""
-    return result.is_known is False, result.top[0][1] if result.top else 0.0
+def _doubt(result: "Result") -> float:
+    """Return what sorts the least sure first; of images that are unlike the training images, the least unlike."""
+    if result.is_known is False:
+        return -(result.familiarity or 0.0)
+    return result.top[0][1] if result.top else 0.0
 
 
 def _choice(predictor: "Predictor", path: str, result: "Result") -> dict[str, Any]:
@@ -104,9 +110,9 @@ def _choice(predictor: "Predictor", path: str, result: "Result") -> dict[str, An
 def _next_steps(config: PredictConfig, paths: Sequence[str]) -> list[tuple[str, str]]:
     """Return how the net learns from these images, as (words, line to type)."""
     steps = [
-        ("Choose below the pictures what each shows: those that the net is not sure of, or is wrong about, teach it "
-         "most. Download decisions.csv with the button that then appears, put it into the folder of this page, and "
-         "move them into the class folders of the training images (undo=true takes it back)",
+        ("Choose below a picture what it shows, where the net is wrong or not sure. Download decisions.csv with the "
+         "button that then appears, put it into the folder of this page, and move the images into the class folders "
+         "of the training images (undo=true takes it back)",
          relabel_line(config, paths, decisions_of(config))),
     ]  # fmt: skip
     if config.checkpoint is None:

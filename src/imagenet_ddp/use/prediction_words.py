@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from imagenet_ddp.config.figures import SURE
+from imagenet_ddp.config.figures import SURE, UNLIKE
 from imagenet_ddp.system.text import percent
 
 if TYPE_CHECKING:
@@ -27,5 +27,5 @@ def in_words(result: "Result", labels: Sequence[str], *, has_several: bool) -> s
     if has_several:
         return ", ".join([first, *others][:num_sure]) or f"none of the labels; the likeliest is {first}"
     if result.is_known is False:
-        return f"unlike the training images; the likeliest is {first}"
+        return f"{UNLIKE}; the likeliest is {first}"
     return first if num_sure else f"not sure: {' or '.join([first, *others[:1]])}"

@@ -22,8 +22,9 @@ class PredictConfig(TrainedConfig):
         int | None,
         integer(1),
         Example("50"),
-        "Write only this many images, those to label next: uncertain, and unlike each other; null: all images. "
-        "prepare=relabel reads the list, or what is chosen on the page (html).",
+        "Write only this many images, those to label next: first those that are like the training images, of them the "
+        "uncertain, unlike each other; null: all images. prepare=relabel reads the list, or what is chosen on the "
+        "page (html).",
     ] = None
 
 

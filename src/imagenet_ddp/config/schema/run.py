@@ -75,7 +75,8 @@ class CommonConfig(Section):
 
     @property
     def ends_with_features(self) -> bool:
-        """Return whether a training ends with a pass over its images, after which predict tells unknown ones."""
+        """Return whether a training ends with a pass over its images, after which predict tells those that are unlike
+        them."""
         return self.model.head == "regression" and self.data.labels == "one"
 
 
