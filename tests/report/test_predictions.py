@@ -12,6 +12,7 @@ from helpers.forked_commands import start_code
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.predictions import of_run, read
+from imagenet_ddp.report.run_folders import Run
 
 CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
@@ -52,7 +53,8 @@ def test_older_predictions_where_evaluate_fails(tmp_path: Path):
     code = """
 from pathlib import Path
 from imagenet_ddp.report.predictions import of_run
-found, reason, failed = of_run(Path(args[0]), is_running=False)
+from imagenet_ddp.report.run_folders import Run
+found, reason, failed = of_run(Run(Path(args[0]), "finished", {}, {}))
 print(json.dumps([len(found), reason, failed]))
 """
     done = start_code(code, str(run))
@@ -66,7 +68,7 @@ print(json.dumps([len(found), reason, failed]))
     assert "best.ckpt" in done.err
     # the line that the refusal printed, typed with the option that was missing, evaluates into this folder
     write_evaluation(run / ".evaluation", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
-    found, reason, failed = of_run(run, is_running=False)
+    found, reason, failed = of_run(Run(run, "finished", {}, {}))
     assert found is not None and len(found) == 2 and not reason and not failed
 
 

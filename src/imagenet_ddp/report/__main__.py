@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.mistakes import Mistake, did_you_mean, must_be, setting
 from imagenet_ddp.report import comparison
 from imagenet_ddp.report.compared_runs import ComparedRuns
 from imagenet_ddp.report.leaderboard import leaderboard, markdown_document, seeds_table
 from imagenet_ddp.report.page import make_page
+from imagenet_ddp.report.predictions import is_of_several_labels
 from imagenet_ddp.report.run_curves import draw_curves
 from imagenet_ddp.report.run_folders import MARKER, find_runs, read_run
 from imagenet_ddp.runs import plots
@@ -65,7 +66,10 @@ def main() -> None:
             what = "near_copies is for the page of one run, got a folder of runs"
             raise ConfigError(Mistake(what, ("near_copies",), hint="name one run"))
         if page is None:
-            _write(options.out, _several(options.folders, options.out, options.delimiter))
+            files, failure = _several(options.folders, options.out, options.delimiter)
+            _write(options.out, files)
+            if failure:
+                raise RunError(failure)
         else:
             _say(page.summary)
             _write(options.out, page.files)
@@ -85,12 +89,12 @@ def read(argv: Sequence[str]) -> Options:
     """Return the options. A word with "=" is a folder if one of that name exists, because Hydra makes such names.
     Raises ConfigError with every mistake."""
     typed: dict[str, str] = {}
-    folders, mistakes = list[Path](), list[Mistake]()
+    named, mistakes = dict[Path, Path](), list[Mistake]()  # resolved -> folder, because one net is not two
     for word in argv:
         key, equals, value = word.partition("=")
         path = Path(value if key == "checkpoint" and equals else word)  # as the other commands name a run folder
         if path.is_dir():
-            folders.append(path)
+            named.setdefault(path.resolve(), path)
         elif equals and key in OPTIONS and value:
             typed[key] = value
         elif equals and key != "checkpoint":
@@ -104,6 +108,7 @@ def read(argv: Sequence[str]) -> Options:
             near = path.parent if path.name != str(path) and _is_run(path.parent) else beside(path, _has_runs)
             fixes = (did_you_mean(str(near)),) if near else ()
             mistakes.append(Mistake(f"{describe_path(path)} {what}", (), fixes, "" if near else hint, (word,)))
+    folders = [*named.values()]
     if (maps := typed.get("maps", "false")) not in ("true", "false"):
         mistakes.append(must_be("maps", "true or false", maps, setting("maps=false")))
     if (delimiter := typed.get("csv_delimiter", "comma")) not in DELIMITERS:
@@ -130,26 +135,26 @@ def read(argv: Sequence[str]) -> Options:
     return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter, near_copies)
 
 
-def _several(folders: Sequence[Path], out: Path, delimiter: str) -> dict[str, bytes]:
-    """Print the comparison of two evaluations; of two runs, also the leaderboard. Return the files. Raises ConfigError
-    if there is nothing to show."""
-    if len(folders) != 2 or not all(comparison.is_one_net(folder) for folder in folders):
-        return _leaderboard(folders, delimiter)
-    if any(read_run(folder) is None for folder in folders):
-        lines, files = comparison.compare(folders[0], folders[1], out)
-    else:
-        files = _leaderboard(folders, delimiter)
-        try:
-            lines, pages = comparison.compare(folders[0], folders[1], out)
-            files |= pages
-        except ConfigError as error:
-            lines = [str(error)]
-        _say([""])
-    _say(lines)
-    return files
+def _several(folders: Sequence[Path], out: Path, delimiter: str) -> tuple[dict[str, bytes], str]:
+    """Print the comparison of two nets, else the leaderboard. Return (the files, what failed in comparing two runs).
+    Raises ConfigError if there is nothing to show."""
+    are_nets = len(folders) == 2 and all(map(comparison.is_one_net, folders))
+    are_runs = all(map(read_run, folders))
+    if not are_nets or (are_runs and any(map(is_of_several_labels, folders))):
+        return _leaderboard(folders, delimiter), ""
+    try:
+        found = comparison.compare(folders, out)
+    except ConfigError as refusal:
+        if not are_runs:
+            raise
+        return _leaderboard(folders, delimiter), str(refusal)
+    _say([*found.lines, ""])
+    _print_rows(found.table)
+    _say(["", *(f"{words}: `{line}`" for words, line in found.next_steps)])
+    return (_leaderboard(folders, delimiter, is_printed=False) if are_runs else {}) | found.files, found.failure
 
 
-def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
+def _leaderboard(folders: Sequence[Path], delimiter: str, *, is_printed: bool = True) -> dict[str, bytes]:
     """Print the leaderboard, and return its files. Raises ConfigError if a folder contains no run."""
     found = {folder: find_runs(folder) for folder in folders}
     if mistakes := [
@@ -161,7 +166,7 @@ def _leaderboard(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
         raise ConfigError(mistakes)
     compared = ComparedRuns.of([*{run.folder: run for own in found.values() for run in own}.values()])
     tables = [table for table in (leaderboard(compared), seeds_table(compared)) if table]
-    for number, table in enumerate(tables):  # before the figure is drawn, which takes a second or two
+    for number, table in enumerate(tables * is_printed):  # before the figure is drawn, which takes a second or two
         _say([""] if number else [])
         _print_table(table)
     names = ", ".join(folder.resolve().name for folder in folders)
@@ -181,13 +186,19 @@ def _say(lines: Iterable[str]) -> None:
 
 
 def _print_table(table: Table) -> None:
+    _say([table.title, "", *([table.lead, ""] if table.lead else [])])
+    left_out = _print_rows(table)
+    note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
+    _say(["", *note, *table.notes])
+
+
+def _print_rows(table: Table) -> list[str]:
+    """Print the rows, in groups by a first column of places. Return the titles of the columns that are left out."""
     width = shutil.get_terminal_size((UNLIMITED, 24)).columns  # a file is no narrow terminal
     (head, rule, *rows), left_out = as_text(table, width)
     parts = [f"\n{row}" if cells[0].value == 1 else row for row, cells in zip(rows, table.rows, strict=True)]
-    _say([table.title, "", *([table.lead, ""] if table.lead else [])])
-    print_message("\n".join([head, rule, parts[0].lstrip("\n"), *parts[1:], ""]), sys.stdout)
-    note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
-    _say([*note, *table.notes])
+    print_message("\n".join([head, rule, parts[0].lstrip("\n"), *parts[1:]]), sys.stdout)
+    return left_out
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> None:

@@ -1,6 +1,7 @@
 """Compare two nets, such as last week's and today's, on the images that both were evaluated on and neither was trained
-on. An image is recognised by its content, so the two may have been evaluated on different folders."""
+on, and say which to keep. A run without predictions is evaluated first."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,269 +11,238 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.curation.interval import interval_words
-from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render, way_from
+from imagenet_ddp.report.compared_runs import short_names
 from imagenet_ddp.report.findings import classify
+from imagenet_ddp.report.pairs import Pairs, find_pairs, labels_of, predicted_by
 from imagenet_ddp.report.predictions import (
     EVALUATION,
     Predictions,
     is_of_several_labels,
     net_options,
+    of_run,
     read,
     several_labels_sentence,
 )
 from imagenet_ddp.report.run_folders import MARKER, read_run
 from imagenet_ddp.report.verdict import Verdict
+from imagenet_ddp.report.what_differs import run_of, what_differs
 from imagenet_ddp.runs.folder import unused
+from imagenet_ddp.system.files import describe_path, short_path
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import alphabetical, count_noun, percent, printable, shorten_list
+from imagenet_ddp.system.text import alphabetical, count_noun, printable
+from imagenet_ddp.system.text_table import Column, Table, text_cell
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from imagenet_ddp.report.pictures import Pictures
 
 PAGE = "comparison.html"
 TEMPLATE = Path(__file__).with_name("comparison.html")
 NUM_PICTURES = 60  # per gallery
+_TIME = re.compile(r"\d{4}-\d\d-\d\d_")  # with which the folder of a run begins, in one with its name
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The N images that count. old, new: int64 (N,), their rows in the predictions of each net. num_trained: of the
-    images in both evaluations, those left out because a net was trained on them. num_foreign: because the old net does
-    not know their class. num_single: images in only one. unknown: names of the nets that do not say which images they
-    were trained on. same_weights: the two are one net."""
-
-    old: np.ndarray
-    new: np.ndarray
-    num_trained: int
-    num_foreign: int
-    num_single: int
-    unknown: list[str]
-    same_weights: bool
+class Comparison:
+    lines: list[str]  # to print, the verdict first
+    table: Table  # to print: what was measured, and what differs
+    next_steps: list[tuple[str, str]]  # (words, line to type)
+    files: dict[str, bytes]
+    failure: str  # why predictions are older than their net; "": they are not
 
 
 def is_one_net(folder: Path) -> bool:
-    return evaluation_of(folder) is not None or read_run(folder) is not None
+    return (folder / "evaluation.json").is_file() or read_run(folder) is not None
 
 
-def evaluation_of(folder: Path) -> Path | None:
-    """Return the evaluation of a run, or the folder itself if evaluate wrote it; None if there is none."""
-    return next((each for each in (folder, folder / EVALUATION) if (each / "evaluation.json").is_file()), None)
-
-
-def compare(old: Path, new: Path, out: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return (lines to print, the files). old, new: folders of runs or evaluations. out: that of the page. Raises
-    ConfigError with a sentence and what to type if they have no images in common that count."""
-    if several := [folder for folder in (old, new) if is_of_several_labels(folder)]:
+def compare(folders: Sequence[Path], out: Path) -> Comparison:
+    """Return the comparison of two nets. folders: of runs or evaluations. out: that of the page. Raises ConfigError
+    with a sentence and what to type if they have no images in common that count."""
+    if several := [folder for folder in folders if is_of_several_labels(folder)]:
         raise ConfigError(several_labels_sentence(several))
-    found = [evaluation_of(folder) for folder in (old, new)]
-    if missing := [folder for folder, each in zip((old, new), found, strict=True) if each is None]:
-        names = " and ".join(printable(str(folder)) for folder in missing)
-        lines = " and ".join(f"`{shell_line('report', [str(folder), 'maps=false'])}`" for folder in missing)
+    names = _names(folders)
+    evaluated = [_evaluated(folder) for folder in folders]
+    options = [
+        net_options(found) if found else [quoted(f"checkpoint={folder}")]
+        for folder, (found, *_) in zip(folders, evaluated, strict=True)
+    ]
+    reasons = [f"{name}: {reason}" for name, (_, reason, _) in zip(names, evaluated, strict=True) if reason]
+    more = _more_images(names, options)
+    on_new = ", ".join(f"`{line}`" for _, line in more) or "evaluate both on them, and report on these evaluations"
+    hint = f" Hint: put photographs that neither has seen into TEST/<class>/, then run {on_new}."
+    nets = [found for found, *_ in evaluated if found]
+    if len(nets) < len(folders):
+        failed = any(failed for *_, failed in evaluated)
+        what = f"{' and '.join(names)} must have predictions to be compared image by image. {' '.join(reasons)}"
+        raise ConfigError(what + hint * failed)
+    pairs = find_pairs(*nets)
+    if not len(pairs.rows[0]):
         raise ConfigError(
-            f"Two nets are compared on the images that both were evaluated on, but {names} "
-            f"{'has' if len(missing) == 1 else 'have'} no evaluation. Hint: run {lines}, then this command again. If "
-            f"the classes of the data have changed since, "
-            f"{_on_new_images(*map(_options_of, (old, new), found))}."
+            f"{' and '.join(map(describe_path, folders))} must have been evaluated on common images that neither was "
+            f"trained on, but there are none{pairs.left_out(names[0])}.{hint}"
         )
-    one, other = (read(each) for each in found if each is not None)
-    pairs = _pairs(one, other, (str(old), str(new)))
-    if not len(pairs.old):
-        how = _on_new_images(net_options(one), net_options(other))
-        raise ConfigError(
-            f"{printable(str(old))} and {printable(str(new))} must have been evaluated on common images that neither "
-            f"was trained on, but there are none{_left_out(pairs)}. Hint: {how}."
-        )
-    return _page((str(old), str(new)), one, other, pairs, out)
+    return _comparison(folders, names, nets, pairs, more, reasons, out)
 
 
-def _options_of(folder: Path, evaluation: Path | None) -> list[str]:
-    """Return the options that name the net of a run or an evaluation. evaluation: None if a run has none."""
-    return net_options(read(evaluation)) if evaluation else [quoted(f"checkpoint={folder}")]
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of the nets: of their runs, if these differ, else what their paths differ in."""
+    paths = [folder.resolve() for folder in folders]
+    own = [[part for part in path.parts if part != EVALUATION and not _TIME.match(part)] for path in paths]
+    names = [printable(parts[-1]) for parts in own]
+    return names if len({*names}) == len(names) else short_names(paths)
 
 
-def _on_new_images(old: Sequence[str], new: Sequence[str]) -> str:
-    put = "put photographs that neither has seen into TEST/<class>/"
-    lines = [f"`{line}`" for _, line in _more_images(old, new)]
-    if not lines:
-        return f"{put}, evaluate both nets on them, and compare the folders of these evaluations"
-    return f"{put}, run {lines[0]} and {lines[1]}, then {lines[2]}"
+def _evaluated(folder: Path) -> tuple[Predictions | None, str, bool]:
+    """Return what of_run does, of a run or an evaluation."""
+    run = read_run(folder)
+    return (read(folder), "", False) if run is None else of_run(run)
 
 
-def _more_images(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
+def _more_images(names: Sequence[str], options: Sequence[list[str]]) -> list[tuple[str, str]]:
     """Return the lines that compare two nets on further images, each after words about it; [] if no line names one of
-    them. old, new: the options that name the nets."""
-    if not (old and new):
+    them. options: those that name the nets."""
+    if not all(options):
         return []
-    folders = [str(unused(Path("runs", name))) for name in ("old_test", "new_test")]
+    stems = (name.replace("/", "_").removesuffix("_test") for name in names)
+    folders = [str(unused(Path("runs", f"{stem}_test"))) for stem in stems]
+    of_images = ("data=imagefolder", "data.root=TEST")
     evaluate = (
-        shell_line("evaluate", [*options, "data=imagefolder", "data.root=TEST", f"hydra.run.dir={name}"])
-        for options, name in zip((old, new), folders, strict=True)
+        shell_line("evaluate", [*net, *of_images, quoted(f"hydra.run.dir={folder}")])
+        for net, folder in zip(options, folders, strict=True)
     )
     words = (
-        "To know more, put photographs that neither net has seen into TEST/<class>/, and evaluate the old net on them",
-        "The new net on the same",
+        f"To know more, put photographs that neither has seen into TEST/<class>/, and evaluate {names[0]} on them",
+        f"{names[1]} on the same",
         "And compare the two",
     )
     return list(zip(words, (*evaluate, shell_line("report", folders)), strict=True))
 
 
-def _pairs(old: Predictions, new: Predictions, names: Sequence[str]) -> Pairs:
-    keys, trained, unknown, nets = [], np.empty(0, np.uint64), list[str](), []
-    for found, name in zip((old, new), names, strict=True):
-        keys.append(content_keys(found.evaluation.get("folder") or ".", Names.of(found.paths)))
-        of_net, weights = _net(found)
-        nets.append(weights)
-        if of_net is None:
-            unknown.append(printable(name))
-        else:
-            trained = np.union1d(trained, of_net)
-    common, in_old, in_new = np.intersect1d(*keys, return_indices=True)  # of copies, the first
-    is_file = common != np.uint64(NO_KEY)
-    is_trained = np.isin(common, trained) & is_file
-    num_single = sum(len(np.unique(each[each != np.uint64(NO_KEY)])) - int(is_file.sum()) for each in keys)
-    is_foreign = ~np.isin(_labels(new, in_new), np.array(old.classes, dtype=object)) & is_file & ~is_trained
-    counts = is_file & ~is_trained & ~is_foreign
-    order = np.argsort(in_new[counts])
-    same = bool(nets[0]) and nets[0].keys() == nets[1].keys()
-    same = same and all(nets[0][name].equal(nets[1][name]) for name in nets[0])
-    rows = in_old[counts][order], in_new[counts][order]
-    return Pairs(*rows, int(is_trained.sum()), int(is_foreign.sum()), num_single, unknown, same)
-
-
-def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
-    """Return (the content keys of the images that a net was trained on, uint64, or None if it does not say; its
-    weights, or an empty dict if they are not in a checkpoint of this project)."""
-    with import_torch():
-        from imagenet_ddp.runs import checkpoint_file
-        from imagenet_ddp.training.held_out import ImageKeys
-    if found.checkpoint is None or not checkpoint_file.is_own(found.checkpoint):
-        return None, {}
-    stored = checkpoint_file.read(found.checkpoint)
-    keys = ImageKeys.stored_in(stored[checkpoint_file.KEY])
-    return None if keys is None else keys.trained, stored["state_dict"]
-
-
-def _left_out(pairs: Pairs) -> str:
-    parts = [f"{count_noun(pairs.num_trained, 'image')} that one of them was trained on"] if pairs.num_trained else []
-    foreign = f"{count_noun(pairs.num_foreign, 'image')} of classes that the old net does not know"
-    parts += [foreign] if pairs.num_foreign else []
-    parts += [f"{count_noun(pairs.num_single, 'image')} that only one was evaluated on"] if pairs.num_single else []
-    return f" (left out: {' and '.join(parts)})" if parts else ""
-
-
-def _page(
-    names: tuple[str, str], old: Predictions, new: Predictions, pairs: Pairs, out: Path
-) -> tuple[list[str], dict[str, bytes]]:
-    total = len(pairs.old)
-    label = _labels(new, pairs.new)  # which may have been corrected since
-    as_before = _labels(old, pairs.old) == label
-    right = [_predicted(each, rows) == label for each, rows in ((old, pairs.old), (new, pairs.new))]
-    is_mended, is_spoiled = ~right[0] & right[1], right[0] & ~right[1]
-    num_right = [int(each.sum()) for each in right]
-    losses = (
-        old.loss[pairs.old][as_before],
-        new.loss[pairs.new][as_before],
-    )  # a loss is that of the label it was made with
-    confidence = old.confidence[pairs.old], new.confidence[pairs.new]
-    verdict = Verdict(right, losses, confidence, pairs.same_weights)
-    difference, ends = f"{100 * verdict.difference:+.1f}", " to ".join(f"{100 * end:+.1f}" for end in verdict.ends)
-    accuracies = [f"{percent(num / total, 1)} ({interval_words(num, total)})" for num in num_right]
-    kept = {"old": names[0], "new": names[1]}.get(verdict.kept)
-    doubt = kept is not None and printable(kept) in pairs.unknown
-    only = [_only(new, old), _only(old, new)]
-    known = [f"{which} knows {shorten_list(each)}." for which, each in _known(only)]
-    lines = [
-        f"On {count_noun(total, 'image')} that both were evaluated on{_but_not_trained(pairs)}: old {accuracies[0]}, "
-        f"new {accuracies[1]}{_left_out(pairs)}.",
-        f"Difference {difference} points ({ends}): {verdict.words}. Newly right: {is_mended.sum():,}, "
-        f"newly wrong: {is_spoiled.sum():,}. {verdict.probabilities}",
-        f"{'Of the classes that both know: ' if known else ''}{verdict.advice}"
-        f"{' This holds if that net was not trained on these images.' * doubt}",
-        *known,
-    ]
-    steps = _next_steps(old, new, verdict)
+def _comparison(
+    folders: Sequence[Path],
+    names: list[str],
+    nets: Sequence[Predictions],
+    pairs: Pairs,
+    more_images: list[tuple[str, str]],
+    reasons: list[str],
+    out: Path,
+) -> Comparison:
+    """more_images: the lines for further images. reasons: why predictions are older than their net."""
+    views, last = list(zip(nets, pairs.rows, strict=True)), nets[1]
+    label = labels_of(*views[1])  # which may have been corrected since the first evaluation
+    as_before = labels_of(*views[0]) == label
+    predicted = [predicted_by(*view) for view in views]
+    confidence = [found.confidence[rows] for found, rows in views]
+    right = [each == label for each in predicted]
+    losses = [found.loss[rows][as_before] for found, rows in views]  # a loss is that of the label it was made with
+    only = [_only(*nets), _only(*nets[::-1])]
+    verdict = Verdict(names, right, losses, confidence, only, pairs.same_weights)
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
-    changed = {
-        name: np.flatnonzero(mask)[:NUM_PICTURES].tolist()
-        for name, mask in (("mended", is_mended), ("spoiled", is_spoiled))
-    }
-    shown = [int(pairs.new[number]) for each in changed.values() for number in each]
-    pictures = read_pictures(new, shown, [])
-    item = partial(_item, old, new, pairs, pictures)
+    titles = [*(f"Only {name} is right" for name in names), "Both are wrong"]
+    rows = _rows(right, predicted, confidence)
+    shown = [each[:NUM_PICTURES].tolist() for each in rows]
+    pictures = read_pictures(last, pairs.rows[1][np.concatenate(shown).astype(int)].tolist(), [])
+    item = partial(_item, names, nets, pairs, pictures)
+    lines = _sentences(names, pairs, verdict)
+    differing, further = what_differs(nets)
+    beside = [*differing, *verdict.measured]
+    steps = _next_steps(nets, verdict, more_images)
     context = {
-        "marker": MARKER, "title": "Old and new net on the same images", "name": f"{names[0]} → {names[1]}",
-        "folder": way_from(out / PAGE, new.started_in), "total": total, "accuracies": [
-            (which, percent(num / total, 1), interval_words(num, total))
-            for which, num in zip(("old", "new"), num_right, strict=True)
-        ],
-        "difference": difference, "ends": ends, "lines": lines, "next_steps": steps, "unknown": pairs.unknown,
+        "marker": MARKER, "title": verdict.title, "name": f"{' and '.join(map(str, folders))} on the same images",
+        "folder": way_from(out / PAGE, last.started_in), "names": names, "total": len(label),
+        "lines": [*lines, *reasons], "figures": verdict.figures,
+        "beside": beside, "further": further, "next_steps": steps, "reason": pictures.reason,
         "num_relabelled": int((~as_before).sum()),
-        "num_mended": int(is_mended.sum()), "num_spoiled": int(is_spoiled.sum()), "reason": pictures.reason,
-        "classes": _classes(label, right, dict(zip(new.classes, new.labels, strict=True))),
-        **{name: [item(number) for number in rows] for name, rows in changed.items()},
+        "galleries": [
+            (place, title, len(each), [item(number) for number in few])
+            for place, title, each, few in zip(("first", "second", "neither"), titles, rows, shown, strict=True)
+        ],
+        "classes": _classes(label, right, dict(zip(last.classes, last.labels, strict=True))),
     }  # fmt: skip
-    return [*lines, *(f"{words}: `{line}`" for words, line in steps)], {PAGE: render(TEMPLATE, context)}
+    table = Table(
+        [Column(name, name, right=False) for name in ("", *names)],
+        [[*map(text_cell, (words, *texts))] for words, texts in beside],
+    )
+    lines[0] = f"{verdict.title}. {lines[0]}"
+    return Comparison(lines, table, steps, {PAGE: render(TEMPLATE, context)}, " ".join(reasons))
 
 
-def _next_steps(old: Predictions, new: Predictions, verdict: Verdict) -> list[tuple[str, str]]:
-    """Return what can be done next, as (words, line to type)."""
-    kept = old if verdict.kept == "old" else new
-    steps = classify(net_options(kept), kept.checkpoint if kept.is_own else None)
-    return [*steps, *(_more_images(net_options(old), net_options(new)) if verdict.is_open else [])]
+def _rows(
+    right: Sequence[np.ndarray], predicted: Sequence[np.ndarray], confidence: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the images that only the first net, only the second, and neither predicts correctly. Of the last, those
+    come first for which both are sure of the same class, because their labels are the likeliest to be wrong."""
+    one, other = right
+    agreed = np.where(predicted[0] == predicted[1], np.nan_to_num(np.minimum(*confidence)), -1)
+    wrong = np.flatnonzero(~one & ~other)
+    return [
+        np.flatnonzero(one & ~other),
+        np.flatnonzero(other & ~one),
+        wrong[np.argsort(-agreed[wrong], kind="stable")],
+    ]
 
 
-def _but_not_trained(pairs: Pairs) -> str:
-    if not pairs.unknown:
-        return " and neither was trained on"
-    return f" ({' and '.join(pairs.unknown)} may have been trained on them: its checkpoint does not say)"
-
-
-def _labels(found: Predictions, rows: np.ndarray) -> np.ndarray:
-    """Return the names of the classes of the images."""
-    return np.array(found.classes, dtype=object)[found.target[rows]]
-
-
-def _predicted(found: Predictions, rows: np.ndarray) -> np.ndarray:
-    """Return the names of the predicted classes; "" for an output that is NaN or inf, which is no class's name."""
-    return np.array([*found.classes, ""], dtype=object)[found.prediction[rows]]
+def _sentences(names: Sequence[str], pairs: Pairs, verdict: Verdict) -> list[str]:
+    """Return what the page says first."""
+    first, second, wrong = (f"{number:,}" if number else "none" for number in verdict.counts[1:])
+    unknown = [name for name, says_nothing in zip(names, pairs.says_nothing, strict=True) if says_nothing]
+    neither = "" if unknown else " and neither was trained on"
+    which = f"{count_noun(len(pairs.rows[0]), 'image')} that both were evaluated on{neither}{pairs.left_out(names[0])}"
+    lines = [
+        verdict.reason,
+        *verdict.other_classes,
+        f"Of the {which}, only {names[0]} is right for {first}, only {names[1]} for {second}, and both are wrong for "
+        f"{wrong}.",
+    ]
+    if unknown:
+        lines.append(
+            f"{' and '.join(unknown)} may have been trained on them, and would then look better than on new images: "
+            f"{'its checkpoint does' if len(unknown) == 1 else 'their checkpoints do'} not say."
+        )
+    return lines
 
 
 def _only(found: Predictions, other: Predictions) -> list[str]:
     """Return the labels of the classes that only the first net knows."""
     known = {*other.classes}
-    labels = (label for name, label in zip(found.classes, found.labels, strict=True) if name not in known)
-    return sorted(labels, key=alphabetical)
+    return [label for name, label in zip(found.classes, found.labels, strict=True) if name not in known]
 
 
-def _known(only: Sequence[list[str]]) -> list[tuple[str, list[str]]]:
-    return [(f"Only the {which} net", each) for which, each in zip(("new", "old"), only, strict=True) if each]
+def _next_steps(
+    nets: Sequence[Predictions], verdict: Verdict, more_images: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return what can be done next, as (words, line to type)."""
+    kept = nets[1 if verdict.kept is None else verdict.kept]
+    steps = classify(net_options(kept), kept.checkpoint if kept.is_own else None)
+    if verdict.counts[3] and (run := run_of(kept)):
+        line = shell_line("report", [str(short_path(run.folder))])
+        steps.append(("If a label is wrong, correct it below its picture, on the page that this makes", line))
+    return [*steps, *(more_images if verdict.is_open else [])]
 
 
 def _classes(label: np.ndarray, right: Sequence[np.ndarray], labels: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a row for each class, the largest loss of accuracy first."""
+    """Return a row for each class, those that the nets differ in most first."""
     rows = []
     for name in {*label.tolist()}:
         here = label == name
-        old, new = (float(each[here].mean()) for each in right)
-        rows.append({"label": labels[name], "num": int(here.sum()), "old": old, "new": new, "difference": new - old})
-    return sorted(rows, key=lambda row: (row["difference"], alphabetical(row["label"])))
+        shares = [float(each[here].mean()) for each in right]
+        difference = shares[1] - shares[0]
+        rows.append({"label": labels[name], "num": int(here.sum()), "shares": shares, "difference": difference})
+    return sorted(rows, key=lambda row: (-abs(row["difference"]), alphabetical(row["label"])))
 
 
-def _item(old: Predictions, new: Predictions, pairs: Pairs, pictures: "Pictures", number: int) -> dict[str, Any]:
-    rows = int(pairs.old[number]), int(pairs.new[number])
+def _item(
+    names: Sequence[str], nets: Sequence[Predictions], pairs: Pairs, pictures: "Pictures", number: int
+) -> dict[str, Any]:
+    last, row = nets[1], int(pairs.rows[1][number])
     guesses = []
-    for found, row in zip((old, new), rows, strict=True):
-        predicted = int(found.prediction[row])
-        guesses.append(("no class" if predicted < 0 else found.labels[predicted], float(found.confidence[row])))
+    for name, found, rows in zip(names, nets, pairs.rows, strict=True):
+        predicted = int(found.prediction[rows[number]])
+        guess = "no class" if predicted < 0 else found.labels[predicted]
+        guesses.append((name, guess, float(found.confidence[rows[number]])))
     return {
-        "uri": pictures.thumbnails.get(rows[1]), "path": new.paths[rows[1]], "name": new.names[rows[1]],
-        "label": new.labels[new.target[rows[1]]],
-        "guesses": guesses,
+        "uri": pictures.thumbnails.get(row), "path": last.paths[row], "name": last.names[row],
+        "label": last.labels[last.target[row]], "guesses": guesses,
     }  # fmt: skip

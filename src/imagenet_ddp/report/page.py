@@ -59,11 +59,7 @@ def make_page(
     """Return the page of a run or an evaluation; None if the folder is neither. out, near_copies: as for build."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
-        found, missing, failed = predictions.of_run(
-            folder,
-            is_running=run.state == "running",
-            has_several_labels=run.options.get("data.labels") == "several",
-        )
+        found, missing, failed = predictions.of_run(run)
         page = build(name, run, found, missing, out=out, maps=maps, delimiter=delimiter, near_copies=near_copies)
         return replace(page, is_incomplete=failed)
     is_evaluation = (folder / "evaluation.json").is_file()

@@ -20,6 +20,7 @@ from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.read_results import read_results
 from imagenet_ddp.runs.result_files import NOT_FINITE, read_config
@@ -27,7 +28,7 @@ from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import describe_path, exists, short_path
 from imagenet_ddp.system.table_files import of_text_cell
-from imagenet_ddp.system.text import as_in_tables
+from imagenet_ddp.system.text import as_in_tables, count_noun, duration
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 TOP = 5  # maximum number of predicted classes per row
@@ -228,7 +229,7 @@ def _options(checkpoint: Path, folder: Path) -> list[str]:
     return [quoted(f"checkpoint={checkpoint}"), quoted(f"hydra.run.dir={folder}")]
 
 
-def _evaluate(checkpoint: Path, folder: Path) -> str:
+def _evaluate(run: Run, checkpoint: Path, folder: Path) -> str:
     """Evaluate a checkpoint in a process of its own. Return the reason if that failed, else ""."""
     draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
     if draft.is_symlink():
@@ -236,7 +237,11 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     reason = ""
     if not _is_current(draft / "evaluation.json", checkpoint):  # else a user typed the line that a refusal printed
         shutil.rmtree(draft, ignore_errors=True)
-        print_message(f"Evaluating {checkpoint}")
+        words, number = f"Evaluating {checkpoint}, which has no predictions yet", run.summary.get("num_val_images")
+        words += f", on {count_noun(number, 'image')}" if number else ""
+        if number and run.images_per_s:
+            words += f" ({duration(max(number / run.images_per_s, 1))} at the speed of its training)"
+        print_message(words)
         argv = _options(checkpoint, draft)
         reason = run_other("evaluate", argv, stdout=subprocess.DEVNULL)  # its output would name the draft
     if reason:
@@ -250,24 +255,24 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     return ""
 
 
-def of_run(run: Path, *, is_running: bool, has_several_labels: bool = False) -> tuple[Predictions | None, str, bool]:
+def of_run(run: Run) -> tuple[Predictions | None, str, bool]:
     """Return (predictions of a run's best checkpoint, "", False). If they are missing or older than the checkpoint, run
     evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason, whether it
-    is a failure). has_several_labels: per image, for which evaluate writes no predictions."""
-    checkpoint, folder, reason = CheckpointStore.of_run(run).best, run / EVALUATION, ""
+    is a failure). Of several labels per image, evaluate writes no predictions."""
+    checkpoint, folder, reason = CheckpointStore.of_run(run.folder).best, run.folder / EVALUATION, ""
     file = folder / "evaluation.json"
     if not _is_current(file, checkpoint):
-        if is_running:
+        if run.state == "running":
             return None, "The run is still training, so it has not been evaluated image by image yet.", False
         try:
-            with lock_or_wait(run / f".{EVALUATION}.lock"):
+            with lock_or_wait(run.folder / f".{EVALUATION}.lock"):
                 if not _is_current(file, checkpoint):  # another report may have evaluated it in the meantime
-                    reason = _evaluate(checkpoint, folder)
+                    reason = _evaluate(run, checkpoint, folder)
         except OSError as error:
             reason = f"The best checkpoint could not be evaluated ({error.strerror or error})."
     if not file.is_file():
         return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image.", bool(reason)
-    if has_several_labels and read_results(file).get("predictions") is None:
+    if run.options.get("data.labels") == "several" and read_results(file).get("predictions") is None:
         return None, "The page shows no images: its galleries are made for one label per image.", bool(reason)
     try:
         older = f"{reason} The page shows older predictions." if reason else ""

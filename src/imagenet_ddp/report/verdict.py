@@ -1,4 +1,4 @@
-"""Say which of two nets to keep, from their predictions for the same images."""
+"""Say which of two nets to keep, and how sure that is, from their predictions for the same images."""
 
 import math
 from collections.abc import Sequence
@@ -7,93 +7,129 @@ from functools import cached_property
 
 import numpy as np
 
-from imagenet_ddp.curation.interval import images_to_decide, paired_interval
+from imagenet_ddp.curation.interval import images_to_decide, interval_words, paired_interval
 from imagenet_ddp.report.error_analysis import calibration_bins, calibration_error
-from imagenet_ddp.system.text import format_loss, percent
+from imagenet_ddp.system.text import class_list, count_noun, format_loss, percent
 
 BEYOND_CHANCE = 1.96  # standard errors
 LEAST = 20  # images; the standard error of fewer losses is itself a guess, and that of one is 0
 
 
+def points(share: float) -> str:
+    """Return the size of a difference of accuracies, as in "6.2 points"."""
+    text = f"{100 * abs(share):.1f}"
+    return text if float(text) else "less than 0.1"
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """right, confidence: of the old and the new net, (N,) each. losses: of those whose label has not changed, (M,).
-    is_same: the two have the same weights."""
+    """names: of the two nets. right, confidence: (N,) each. losses: of the images that have the same label in both
+    evaluations, (M,) each. only: labels of the classes that each alone knows. is_same: they have the same weights."""
 
+    names: Sequence[str]
     right: Sequence[np.ndarray]
     losses: Sequence[np.ndarray]
     confidence: Sequence[np.ndarray]
+    only: Sequence[list[str]]
     is_same: bool
 
     @cached_property
-    def _counts(self) -> tuple[int, int, int, int]:
-        old, new = self.right
-        both, first, second, neither = (int(each.sum()) for each in (old & new, old & ~new, ~old & new, ~old & ~new))
-        return both, first, second, neither
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return how many images both, only the first, only the second, and neither of the nets predicts correctly."""
+        one, other = self.right
+        first, second = int((one & ~other).sum()), int((other & ~one).sum())
+        return int((one & other).sum()), first, second, int((~one & ~other).sum())
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """Return the 95 % interval of the difference of the accuracies."""
-        return paired_interval(*self._counts)
-
-    @property
-    def difference(self) -> float:
-        _, first, second, _ = self._counts
-        return (second - first) / len(self.right[0])
-
-    @property
-    def words(self) -> str:
-        _, first, second, _ = self._counts
-        if self.is_same:
-            return f"both nets have the same weights{', evaluated with different options' * (first + second > 0)}"
-        if self.is_open:
-            return "the difference may be chance"
-        return f"the new net is {'better' if self.ends[0] > 0 else 'worse'}"
+        """Return the 95 % interval of the accuracy of the second net minus that of the first."""
+        return paired_interval(*self.counts)
 
     @property
     def is_open(self) -> bool:
         """Return whether more images may still show either net to be the better one."""
         return not self.is_same and self.ends[0] <= 0 <= self.ends[1]
 
-    @property
-    def probabilities(self) -> str:
-        """Return how well the probabilities of both fit."""
-        old, new = (format_loss(float(each.mean()) if len(each) else math.nan) for each in self.losses)
-        num_kept = len(self.losses[0])
-        some = f" of the {num_kept:,} whose label has not changed" if num_kept < len(self.right[0]) else ""
-        errors = (calibration_error(calibration_bins(*each)) for each in zip(self.confidence, self.right, strict=True))
-        old_error, new_error = (percent(each) for each in errors)
-        return f"Mean loss{some} {new}, was {old}; calibration error {new_error}, was {old_error}."
-
     @cached_property
-    def kept(self) -> str:
-        """Return old or new, whichever is better beyond chance by the accuracy, else by the loss; "" if neither is."""
+    def kept(self) -> int | None:
+        """Return the position of the net that is better beyond chance by accuracy, else of the one that knows more
+        classes or, of the same classes, is better beyond chance by loss; None: neither is."""
         if self.is_same:
-            return ""
+            return None
         if not self.is_open:
-            return "new" if self.ends[0] > 0 else "old"
+            return int(self.ends[0] > 0)
+        if any(self.only):
+            return None if all(self.only) else int(bool(self.only[1]))
         change = self.losses[1] - self.losses[0]
         if len(change) < LEAST or not abs(change.mean()) > BEYOND_CHANCE * change.std() / len(change) ** 0.5:
-            return ""
-        return "new" if change.mean() < 0 else "old"
+            return None
+        return int(change.mean() < 0)
 
     @property
-    def advice(self) -> str:
-        """Return which net to keep, and why."""
+    def title(self) -> str:
+        which = "either net" if self.kept is None else self.names[self.kept]
+        lost = any(self.only) if self.kept is None else self.only[1 - self.kept]
+        known = " for the classes that both know" if lost else ""
+        return f"{'For now, keep' if self.is_open else 'Keep'} {which}{known}"
+
+    @property
+    def other_classes(self) -> list[str]:
+        """Return a sentence about the classes that one of the nets alone knows."""
+        return [
+            f"Only {name} knows {class_list(labels)}: keep it for images of {'those' if labels[1:] else 'that class'}."
+            for name, labels in zip(self.names, self.only, strict=True)
+            if labels
+        ]
+
+    @property
+    def reason(self) -> str:
+        """Return how often each net is right, and how sure it is that one is better."""
+        total, num_right = len(self.right[0]), [int(each.sum()) for each in self.right]
+        best = int(num_right[1] > num_right[0])
+        (name, most), (other, least) = ((self.names[each], num_right[each]) for each in (best, 1 - best))
+        of_all = f"{most:,} of {count_noun(total, 'image')} ({percent(most / total, 1)})"
+        how_often = f"{'It' if best == self.kept else name} is right for {of_all}, {other} for {least:,} "
+        how_often += f"({percent(least / total, 1)})."
+        if most == least:
+            how_often = f"{name} and {other} are each right for {of_all}."
         if self.is_same:
-            return "Keep either."
+            how = ", evaluated with different options" * any(self.counts[1:3])
+            return f"{how_often} Both have the same weights{how}."
+        low, high = self.ends if best else (-self.ends[1], -self.ends[0])
         if not self.is_open:
-            return f"Keep the {self.kept} net: the other is right less often, and by more than chance explains."
-        number = images_to_decide(*self._counts)
-        which = (
-            "they are right for equally many of these"
-            if number is None
-            else f"about {number:,} images like these would tell, if the nets differ on them as here"
+            return (
+                f"{how_often} That is more than chance explains: for new images like these, expect its accuracy to be "
+                f"{points(low)} to {points(high)} points higher (95 % interval)."
+            )
+        return (
+            f"{how_often} Which is better is open: for new images like these, the accuracy of {name} is between "
+            f"{points(low)} points lower and {points(high)} points higher (95 % interval).{self._what_tells}"
         )
-        better = (
-            f"Until then, keep the {self.kept} net: its loss is lower by more than chance explains, so its "
-            "probabilities fit better."
-            if self.kept
-            else "Until then, keep either: the loss does not tell them apart either."
-        )
-        return f"Which net is right more often is open: {which}. {better}"
+
+    @property
+    def _what_tells(self) -> str:
+        number = images_to_decide(*self.counts)
+        tells = f" About {number:,} images like these would tell, if the nets differ on them as here." if number else ""
+        if any(self.only):
+            return tells
+        if self.kept is None:
+            return f"{tells} The loss does not tell them apart either."
+        name = self.names[self.kept]
+        return f"{tells} The loss of {name} is lower by more than chance explains, so its probabilities fit better."
+
+    @property
+    def figures(self) -> list[tuple[str, str]]:
+        """Return (name, accuracy) of each net."""
+        return [(name, percent(float(each.mean()), 1)) for name, each in zip(self.names, self.right, strict=True)]
+
+    @property
+    def measured(self) -> list[tuple[str, list[str]]]:
+        """Return what was measured, as (words, text of each net)."""
+        total, kept = len(self.right[0]), len(self.losses[0])
+        some = f" of the {kept:,} whose label has not changed" if kept < total else ""
+        errors = [calibration_error(calibration_bins(*each)) for each in zip(self.confidence, self.right, strict=True)]
+        return [
+            ("Accuracy, 95 % interval", [interval_words(int(each.sum()), total) for each in self.right]),
+            (f"Mean loss{some}", [format_loss(float(each.mean()) if kept else math.nan) for each in self.losses]),
+            ("Calibration error", [*map(percent, errors)]),
+        ]
