@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from imagenet_ddp.benchmark.results import tables
-from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
+from imagenet_ddp.cli.known_terms import BY_NAME, TERMS, Term, plain
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema import read_if
 from imagenet_ddp.config.schema.commands import COMMANDS
@@ -139,11 +139,11 @@ PROGRAMS = {
         "--mixup-switch-prob --mixup-mode --mixup-off-epoch --cutmix-minmax --ratio --train-crop-mode "
         "--color-jitter-prob --aug-splits --jsd-loss --split-bn --resplit --recount --class-map --in-chans "
         "--input-size --no-prefetcher --use-multi-epochs-loader --worker-seeding --fuser --torchscript --dist-bn "
-        "--model-ema-force-cpu --save-images --no-resume-opt",
+        "--model-ema-force-cpu --save-images --no-resume-opt --no-pretrained --from-scratch --auto-resume",
     ),
     "Ultralytics, yolo classify train": (
-        "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is `data=imagefolder "
-        "data.root=FOLDER` here.",
+        "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is "
+        "`experiment=own_photos data.root=FOLDER` here.",
         "epochs imgsz batch workers lr0 lrf cos_lr optimizer weight_decay warmup_epochs patience seed device "
         "pretrained half fliplr flipud auto_augment degrees shear perspective hsv_h hsv_s hsv_v mosaic copy_paste "
         "project exist_ok plots verbose save show save_period task mode",
@@ -160,6 +160,7 @@ PROGRAMS = {
         "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
         "fine_tune base_lr dropout valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
         "--early-stopping lr_max max_lr grad_clip max_grad_norm accumulate ema swa wandb steps_per_epoch "
+        "scratch --auto-scale-batch-size "
         "horizontal_flip vertical_flip rotation_range zoom_range shear_range width_shift_range height_shift_range "
         "rescale class_mode color_mode include_top subset shuffle",
     ),
@@ -169,6 +170,11 @@ PROGRAMS = {
         "torchrun's own options work unchanged before `-m imagenet_ddp.train`. Options after it are translated:",
         "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
         "--master-addr --master_port --master-port",
+    ),
+    "sbatch": (
+        "For `submit` alone, which writes the command of sbatch. Nodes and GPUs follow from `trainer.num_nodes` and "
+        "`trainer.devices`.",
+        " ".join(name for term in TERMS for name in term.names if name.startswith("submit/")),
     ),
     "DistributedDataParallel tutorials": (
         "These are options of one or two letters, and names from the tutorials' code. Type an environment variable "

@@ -57,6 +57,30 @@ def test_the_line(argv: tuple[str, ...], options: str) -> None:
     assert line == f"sbatch {options} scripts/train.sbatch {typed}".rstrip()
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("-p gpu -N 2 -t 10:00:00 -A lab -J mine -q high -C a100 -c 8 --gpus-per-node=4",
+         "submit.partition=gpu trainer.num_nodes=2 submit.time=10:00:00 submit.account=lab submit.name=mine "
+         "submit.qos=high submit.constraint=a100 submit.cpus_per_device=8 trainer.devices=4"),
+        ("--gres=gpu:4 seed=1", "seed=1 trainer.devices=4"),
+        ("--gres gpu:a100:2", "submit.gpu_type=a100 trainer.devices=2"),
+        ("partition=gpu time=10:00 gres=gpu:2", "submit.partition=gpu submit.time=10:00 trainer.devices=2"),
+        ("--exclusive --mem=64G -w node7 submit.extra=--begin=now",
+         "'submit.extra=--begin=now --exclusive --mem=64G -w node7'"),
+        ("--epochs 3 --requeue", "trainer.max_epochs=3"),
+    ],
+)  # fmt: skip
+def test_an_option_of_sbatch_is_answered_with_the_key(
+    line: str, expected: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["submit", *shlex.split(line)])
+    with pytest.raises(SystemExit):
+        submit.main()
+    typed = capfd.readouterr().err.partition("Corrected command:\npython -m imagenet_ddp.submit ")[2].rstrip()
+    assert typed == expected and read(*shlex.split(typed)).command
+
+
 def test_a_time_limit_is_compared_with_the_signal() -> None:
     """That of the script, or of submit.extra."""
     (note,) = read("submit.time=3", "trainer.devices=1").notes

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.flags import without_local_rank
+from imagenet_ddp.cli.consequences import of_given_keys
+from imagenet_ddp.cli.flags import without_other_programs
+from imagenet_ddp.cli.known_terms import BY_NAME
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_sweep import expand_resume
-from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, must_be, setting, without
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import without_secrets
@@ -58,13 +60,15 @@ def main() -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
     """Return the job to submit. Raises ConfigError with every mistake."""
-    own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
-    typed = [token for token in without_local_rank(argv) if token not in own]
+    argv, flags = without_other_programs("submit", argv)
+    own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token) or _is_of_sbatch(key_of(token))]
+    typed = [token for token in argv if token not in own]
     submit, found = _validate(parse.composed, "submit", own)
+    found = [*_together(flags, own), *found]
     request, mistakes = _validate(parse.job_elsewhere, expand_resume(typed), environ)
     found += mistakes
     if submit is None or request is None:
-        raise ConfigError(list(dict.fromkeys(found)))
+        raise ConfigError(of_given_keys([*dict.fromkeys(found)], argv))
     options: Any = submit.configs[0].submit
     found += validate_group("submit", options, "submit")
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
@@ -73,7 +77,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
     with suppress(OmegaConfBaseException):  # a value that does not resolve has been reported already
         found += _unsupported(request, options)
     if found:
-        raise ConfigError(list(dict.fromkeys(found)))
+        raise ConfigError(of_given_keys([*dict.fromkeys(found)], argv))
     trainer, notes = request.config.trainer, list[str]()
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
@@ -82,6 +86,22 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
     if options.time and (warning := slurm.validate_time_limit(options.time, lines, f"submit.time={options.time}")):
         notes.append(str(warning))
     return Submission([*_sbatch(request, options), *typed], tuple(notes), options.now)
+
+
+def _is_of_sbatch(name: str) -> bool:
+    """Return whether the name of an option of sbatch is typed as a key: partition=NAME."""
+    return name not in declared("train") and (f"submit.{name}" in declared("submit") or f"submit/{name}" in BY_NAME)
+
+
+def _together(flags: Sequence[Mistake], own: Sequence[str]) -> Iterator[Mistake]:
+    """Yield the mistakes of options of sbatch. All of those that have no key go into submit.extra. own: what is typed
+    of submit."""
+    extra = [token.partition("=")[2] for token in own if key_of(token) == "submit.extra"]
+    for each in flags:
+        if each.keys == ("submit.extra",):
+            extra += [option.partition("=")[2] for option in each.fixes[0].options]
+            each = replace(each, fixes=(replace(each.fixes[0], options=(f"submit.extra={' '.join(extra)}",)),))
+        yield each
 
 
 def _validate(read: Callable[..., parse.Request], *given: Any) -> tuple[parse.Request | None, list[Mistake]]:

@@ -32,7 +32,8 @@ PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST":
 LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
     "pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
-    "pets optim.lr=1": ["data data.root", "data=imagefolder data.root=pets"], "x.ckpt": ["resume", "resume=x.ckpt"],
+    "pets optim.lr=1": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
+    "x.ckpt": ["resume", "resume=x.ckpt"],
     "--lr=0.5": ["", "optim.scaling=none optim.lr=0.5"], "main.py": ["", "without main.py"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
     "-p 10": ["", "trainer.log_every_n_steps=10"], "--lr": ["", "optim.scaling=none optim.lr=VALUE"],
@@ -99,6 +100,8 @@ LINES: dict[str, list[str]] = {
     "trainer.max_epochs=ten": ["trainer.max_epochs", "trainer.max_epochs=10"],
     "data.image_size='(64, 64)'": ["data.image_size", "data.image_size=64"],
     "data.batch_size=null": ["data.batch_size", "data.batch_size=32"],
+    "resume=true": ["resume", "resume=auto"], "resume=latest": ["resume", "resume=auto"],
+    "--resume": ["", "resume=auto"],
     "data.mean=[1,2": ["data.mean", "data.mean=[0.485,0.456,0.406]"], "name={a:1}": ["name", 'name="{a:1}"'],
     "name=a/b": ["name", "name=my_run"], "optim.lr=0.1,0.2": ["optim.lr", "-m"], "data=stl10,shapes": ["data", "-m"],
     "optim.lr=range(1,3)": ["optim.lr", "-m"], "allow_targets=a,b": ["allow_targets", "allow_targets=[a,b]"],
@@ -123,7 +126,9 @@ LINES: dict[str, list[str]] = {
     "data.root=pets seed=1": [
         "data.root data", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets",
     ],
-    "data.root=pets optim.lr=1": ["data.root data", "data=imagefolder data.root=pets"],
+    "data.root=pets model.weights=null": ["data.root data", "data=imagefolder data.root=pets"],
+    "data=pets": ["data", "experiment=own_photos data.root=pets without data"],
+    "data=pets pretrained=false": ["data", "data=imagefolder data.root=pets without data"],
     "data.cutout=48": ["data.cutout data.image_size", "data.cutout=12"],
     "data.augment=pad_crop data.pad=50": ["data.pad data.image_size", "data.pad=4"],
     "data=imagefolder": ["data.root", "data.root=FOLDER"],
@@ -149,6 +154,11 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("evaluate", "", [
         "checkpoint model.weights", "checkpoint=runs/NAME/TIME", "model.name=resnet18 model.weights=DEFAULT",
     ]),
+    ("evaluate", "data.root=pets", [
+        "checkpoint model.weights", "checkpoint=runs/NAME/TIME",
+        "model.name=resnet18 model.weights=DEFAULT data=imagefolder data.root=pets",
+    ]),
+    ("predict", "checkpoint=x.ckpt images=pets --top-k 3", ["top_k", "top_k=3"]),
     ("evaluate", "x.ckpt", ["checkpoint", "checkpoint=x.ckpt"]),
     ("predict", "checkpoint=x.ckpt pets", ["images", "images=pets"]),
     ("predict", "checkpoint=x.ckpt", ["images", "images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"]),
@@ -165,6 +175,9 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("prepare", "prepare=relabel undo", ["undo", "undo=true"]), ("export", "--format onnx", ["format", "format=onnx"]),
     ("predict", "checkpoint=x.ckpt source=pets", ["source", "images=pets without source"]),
     ("prepare", "prepare=check data.root=pets", [
+        "data.root data", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets",
+    ]),
+    ("prepare", "prepare=chek data.root=pets", [
         "data.root data", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets",
     ]),
     ("prepare", "prepare=pack data.root=pets", ["data.root data", "data=imagefolder data.root=pets"]),
@@ -194,6 +207,8 @@ ADVICE: dict[tuple[str, str], tuple[str, str]] = {
     ("train", "+trainer.bogus=1"): ("trainer.bogus", "trainer.bogus is not a known key."),
     ("train", "+transform.p=0.3"): ("transform.p", "set +transform.args.p=0.3 for an argument of transform._targ"),
     ("train", "transform.p=0.3"): ("transform.p", "set +transform.args.p=0.3 for an argument of transform._targ"),
+    **{("train", f"data.batch_size={size}"): ("data.batch_size", "set trainer.batch_finder=true and leave data.batch_s")
+       for size in ("auto", "-1")},
     ("train", "strategy=fsdp"): ("strategy", "got fsdp. Hint: set strategy=ddp"),
     ("train", "hydra/sweeper=optuna"): ("hydra/sweeper", "python -m imagenet_ddp.tune"),
     ("train", "-m hydra/sweeper=ax"): ("hydra/sweeper", "`python -m imagenet_ddp.tune`"),
@@ -314,6 +329,8 @@ def test_a_corrected_line_has_no_mistake(
         ("trainer.limit_val_batches=100%", "trainer.limit_val_batches=1.0"),  # 1 is one batch
         ("trainer.overfit_batches=200%", None),
         ("trainer.max_epochs=100%", None),
+        ("loss.label_smoothing=10", "loss.label_smoothing=0.1"),
+        ("optim.momentum=9", None),  # 0.9, or 9 %?
     ],
 )
 def test_a_value_that_is_clear_is_in_the_corrected_line(line: str, expected: str | None):
@@ -601,6 +618,49 @@ def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
     assert before == f"Corrected command (once {mistake.missing} exists):" and mistake.missing in line
     there = "x.ckpt" if mistake.missing.endswith(".pth") else "pets"
     assert mistakes(shlex.split(typed.replace(mistake.missing, there))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("--epochs 5 --data pets", True),
+        ("data=pets epochs=5 imgsz=224 batch=16", True),  # Ultralytics
+        ("--model resnet50 --pretrained --data-dir pets -b 8 --lr 0.01 --opt adamw", True),  # timm
+        ("pets -a resnet18 --epochs 3 -j 2", True),
+        ("directory=pets batch_size=16 epochs=2", True),  # Keras
+        ("data.root=pets trainer.max_epochs=3 data.val_fraction=null", True),
+        ("pets --no-pretrained", False),
+        ("pets pretrained=false", False),
+        ("--scratch --epochs 90 --data pets", False),
+        ("data.root=pets data=imagefolder model.weight=null", False),
+        ("--dataset imagefolder --data-dir pets", False),
+        ("-a resnet18 --multiprocessing-distributed pets", False),  # the recipe of that program
+    ],
+)
+def test_a_folder_of_photographs_gets_published_weights_unless_the_words_say_otherwise(
+    line: str, own: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["train", *line.split()])
+    with pytest.raises(SystemExit), command.exit_codes("train"):
+        command.request("train")
+    typed = shlex.split(capfd.readouterr().err.partition("python -m imagenet_ddp.train ")[2])
+    assert ("experiment=own_photos" in typed) == own and ("data=imagefolder" in typed) != own
+    assert mistakes(typed) == []
+
+
+def test_the_newest_runs_are_named_where_a_trained_net_is_needed(here: Path):
+    for number, name in enumerate(("a", "my run", "c", "d", "empty")):
+        (here / "runs" / name / "checkpoints").mkdir(parents=True)
+        if name != "empty":
+            (here / "runs" / name / "checkpoints" / "last.ckpt").touch()
+        os.utime(here / "runs" / name, (number, number))
+    for verb, line in (("predict", "images=pets"), ("evaluate", "data.root=pets"), ("export", ""), ("demo", "")):
+        (mistake,) = mistakes(line.split(), verb)
+        assert [fix.options for fix in mistake.fixes] == [
+            ("checkpoint=runs/d",), ("checkpoint=runs/c",), ("checkpoint=runs/my run",),
+            *[mistake.fixes[3].options],
+        ]  # fmt: skip
+        assert mistakes(apply(mistake.fixes[2], line.split()), verb) == []
 
 
 def test_a_run_that_goes_on_needs_no_file_of_weights():

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_folders(delimiter: str, bom: str, capsys: pytest.CaptureFixture[str]):
     prepare(*FOLDER)
     assert (
         files("pets") == after
-        and "0 labels changed; 1 label kept; 3 decisions carried out before" in capsys.readouterr().out
+        and "Nothing is left to do; 1 label kept; 3 decisions carried out before (" in capsys.readouterr().out
     )
     prepare(*FOLDER, "undo=true")
     assert files("pets") == there and "3 labels changed back" in capsys.readouterr().out
@@ -154,7 +155,7 @@ def test_removed_images_are_moved_beside_the_list(
         assert after == {moves.get(path, path): text for path, text in there.items()}
     printed = capsys.readouterr().out
     assert "3 images moved to removed; 1 label changed: dog to chat 1." in printed
-    assert "0 labels changed; 4 decisions carried out before." in printed
+    assert "Nothing is left to do; 4 decisions carried out before (" in printed
     prepare(*FOLDER, "undo=true")
     assert "3 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files("pets") == there and {*files("removed").values()} == {"of an earlier list"}
@@ -217,32 +218,77 @@ def test_what_another_list_of_the_folder_has_moved_is_skipped(capsys: pytest.Cap
     """The lists of a check overlap. No other image gets the place of a moved one, for which a list would take it."""
     there = files("pets")
     first = ("pets/train/chat/1.jpg", "chat", "", "remove"), ("pets/train/chat/2.jpg", "chat", "dog", "move")
-    other = *first, ("pets/train/dog/1.jpg", "dog", "chat", "move"), ("pets/train/été/1.jpg", "été", "chat", "keep")
+    other = (
+        first[0],
+        ("pets/train/chat/2.jpg", "chat", "dog", "keep"),
+        ("pets/train/dog/1.jpg", "dog", "chat", "move"),
+        ("pets/train/été/1.jpg", "été", "chat", "keep"),
+    )
     decide(*first)
     Path("list.csv").rename("copies.csv")
     prepare(*FOLDER, "decisions=copies.csv")
     decide(*other)
     refused(*FOLDER, "undo=true")
-    for word in ("1 label changed: dog to chat 1", "0 labels changed; 1 label kept; 1 decision carried out before"):
+    for word in ("1 label changed: dog to chat 1", "Nothing is left to do; 1 label kept; 1 decision carried out"):
         capsys.readouterr()
         prepare(*FOLDER)
         printed = capsys.readouterr().out
-        assert (
-            word in printed and "1 row is about an image that copies.csv has moved: nothing is done for it" in printed
-        )
-        assert "1 row is about an image that copies.csv has removed: nothing is done for it" in printed
+        assert word in printed and "1 decision carried out before with copies.csv (" in printed
+        assert "1 row is about an image that copies.csv has moved: nothing is done for it" in printed
         assert files("pets/train/chat")["pets/train/chat/1-dog.jpg"] == "'pets/train/dog/1.jpg'"
         assert "pets/train/chat/1.jpg" not in files("pets")
-    Path("alone").mkdir()
-    Path("list.csv").rename("alone/list.csv")
-    [message] = refused(*FOLDER, "decisions=alone/list.csv")
-    assert "path must name an image of the data, but does not in 3 rows" in message
-    Path("alone/list.csv").rename("list.csv")
     Path("broken.undo.json").write_text("{", encoding="utf-8")
     Path("table.undo.json").write_text('{"kind": "a table", "changes": [], "folders": []}', encoding="utf-8")
     for name in ("copies.csv", "list.csv"):  # in whatever order
         prepare(*FOLDER, "undo=true", f"decisions={name}")
     assert files("pets") == there
+
+
+@pytest.mark.parametrize("copy", ["home/Downloads/list.csv", "home/Downloads/decisions (1).csv", "checked/list.csv"])
+@pytest.mark.parametrize("original", ["list.csv", "runs/mine/likely.csv", "home/Downloads/list (2).csv"])
+def test_a_list_that_was_carried_out_is_known_by_its_content(
+    original: str, copy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Wherever the list and its copy are. Another decision about the same image is none that was carried out."""
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    for at in (original, copy):
+        Path(at).parent.mkdir(parents=True, exist_ok=True)
+    there = files("pets")
+    decide(*EXAMPLE[:4], ("pets/train/dog/2.jpg", "dog", "chat", "remove"))
+    Path("list.csv").rename(original)
+    options = *FOLDER, f"decisions={quoted_path(original)}"
+    prepare(*options)
+    after = files()
+    Path(copy).write_bytes(Path(original).read_bytes())
+    capsys.readouterr()
+    prepare(*FOLDER, f"decisions={quoted_path(copy)}")
+    printed = capsys.readouterr().out
+    assert f"Nothing is left to do; 1 label kept; 4 decisions carried out before with {original} (20" in printed
+    assert files() == {**after, copy: after[original]}
+    line = shlex.split(printed.partition(f"Undo what {original} has changed with: `")[2].partition("`")[0])
+    prepare(*line[4:])
+    assert files("pets") == there
+    prepare(*options)
+    Path(copy).write_text(Path(copy).read_text("utf-8").replace("remove", "keep"), "utf-8")
+    capsys.readouterr()
+    prepare(*FOLDER, f"decisions={quoted_path(copy)}")
+    printed = capsys.readouterr().out
+    assert "3 decisions carried out before" in printed and f"that {Path(original).name} has removed" in printed
+
+
+def quoted_path(path: str) -> str:
+    return f'"{path}"' if " " in path else path
+
+
+def test_another_data_set_has_no_part_in_what_is_known(pets: Path, monkeypatch: pytest.MonkeyPatch):
+    """Although its images have the same names."""
+    decide(("train/chat/1.jpg", "chat", "dog", "move"))
+    shutil.copytree("pets", "others")
+    prepare(*FOLDER)
+    Path("alone").mkdir()
+    Path("alone/list.csv").write_bytes(Path("list.csv").read_bytes())
+    prepare("data=imagefolder", "data.root=others", "decisions=alone/list.csv")
+    assert "others/train/dog/1-chat.jpg" in files("others")
 
 
 def test_the_last_image_of_a_group_is_not_removed_by_a_slip():
@@ -530,7 +576,7 @@ def test_unlabelled_images_get_a_class(
         "4 images moved into the class folders: dog 3, été 1; 1 image moved to removed; 1 label changed: chat to été 1."
         in printed
     )
-    assert "0 labels changed; 6 decisions carried out before." in printed
+    assert "Nothing is left to do; 6 decisions carried out before (" in printed
     prepare(*options, "undo=true")
     assert "5 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()

@@ -12,6 +12,7 @@ from imagenet_ddp.cli import check_launch, check_run_folder
 from imagenet_ddp.cli.compose import Composed, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.explain import unknown
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config import own_code, stored
 from imagenet_ddp.config.schema import commands, keys
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
@@ -24,6 +25,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
+from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -194,7 +196,10 @@ def _is_one_of_sweep(config: DictConfig, environ: Mapping[str, str]) -> bool:
 
 def _is_whole(config: DictConfig, verb: str) -> bool:
     """Return whether no checkpoint fills in the options that are not typed."""
-    is_whole = verb in ("train", "doctor") or ("checkpoint" in config and selected(config, "checkpoint") is None)
+    has_weights = (
+        "checkpoint" in config and selected(config, "checkpoint") is None and selected(config, "model.weights")
+    )
+    is_whole = verb in ("train", "doctor") or bool(has_weights)  # with neither, a checkpoint is to be named
     return is_whole and selected(config, "resume") in (None, "auto")
 
 
@@ -211,8 +216,13 @@ def _of_checkpoint(values: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
     if not isinstance(values, TrainedConfig):
         return []
     if not (values.checkpoint or values.model.weights):
-        ways = ("checkpoint=runs/NAME/TIME",), ("model.name=resnet18", "model.weights=DEFAULT")
-        return [Mistake("checkpoint is required, but not set", ("checkpoint", "model.weights"), tuple(map(Fix, ways)))]
+        runs = check_run.newest_runs()
+        fixes = [setting(quoted(f"checkpoint={run}")) for run in runs] or [setting("checkpoint=runs/NAME/TIME")]
+        fixes[0] = dataclasses.replace(fixes[0], aim="(the newest run)" * (len(runs) > 1))
+        root = values.data.root if values.data.name == "shapes" else None
+        layout = map(quoted, options_for(root)) if root else ()
+        fixes.append(setting("model.name=resnet18", "model.weights=DEFAULT", *layout))
+        return [Mistake("checkpoint is required, but not set", ("checkpoint", "model.weights"), tuple(fixes))]
     if values.checkpoint and "model.weights" in map(key_of, typed) and values.model.weights:
         what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
         return [Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),))]

@@ -63,11 +63,13 @@ class Composed:
         return [option.word for option in self.options]
 
 
-def compose(verb: str, files: Files, typed: Typed, wrong: Set[str]) -> tuple[list[Composed], list[Mistake]]:
+def compose(
+    verb: str, files: Files, typed: Typed, wrong: Set[str], meant: Set[str]
+) -> tuple[list[Composed], list[Mistake]]:
     """Compose the jobs of a command line. Return (jobs, mistakes in the files of --config-dir). wrong: keys of words
-    that are mistakes."""
+    that are mistakes. meant: the options that correct these."""
     done = [
-        replace(_job(verb, files, options, wrong), name=name)
+        replace(_job(verb, files, options, wrong, meant), name=name)
         for options, name in zip(typed.jobs, typed.names, strict=True)
     ]
     if files.own_folder is None:
@@ -78,7 +80,7 @@ def compose(verb: str, files: Files, typed: Typed, wrong: Set[str]) -> tuple[lis
     return done, in_files
 
 
-def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) -> Composed:
+def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], meant: Set[str]) -> Composed:
     """Compose one job in layers: the defaults, the recipe of the data, the experiment, what is chosen on the command
     line, its values, and what follows from the data.
 
@@ -89,19 +91,20 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str]) ->
     resume = next((option.value for option in reversed(options) if option.key == "resume"), None)
     if resume not in (None, "", "auto"):
         options = list(map(_over_stored, options))
-    composed = _in_layers(verb, files, options)
+    others = {option.word for option in options} | meant
+    composed = _in_layers(verb, files, options, others)
     if missing := _missing_data_options(verb, composed, options):
         root = next(option for option in reversed(options) if option.key == "data.root")
         what = (
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "
             "are generated, and yours are not read"
         )
-        ways = ways_to_read(verb, missing, {option.word for option in options})
+        ways = ways_to_read(verb, missing, others)
         mistake = Mistake(what, ("data.root", "data"), tuple(setting(*way) for way in ways))
         more, files_of = (word.partition("=") for word in ways[0]), ("data", "experiment")
         typed = [Option(f"{key}={value}", key, "", value, f"{key}={value}" if key in files_of else "", key in files_of)
                  for key, _, value in more]  # fmt: skip
-        composed = _in_layers(verb, files, [*options, *typed])
+        composed = _in_layers(verb, files, [*options, *typed], others)
         composed.mistakes.insert(0, mistake)
     config = composed.config
     _name_after_own_classes(config)
@@ -148,13 +151,13 @@ class _Layers(NamedTuple):
     wrong: set[str]
 
 
-def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Layers:
+def _in_layers(verb: str, files: Files, options: Sequence[Option], others: Set[str]) -> _Layers:
     chosen = [option for option in options if option.for_hydra]
     if any(each.key == "data._target_" for each in options) and not any(
         each.key in ("data", "recipe") for each in chosen
     ):  # the recipe of the generated images is not that of a source of the user's own
         chosen.append(Option("~recipe", "recipe", "~", None, "~recipe", True))
-    job = _of_files(verb, files, chosen)
+    job = _of_files(verb, files, chosen, others)
     for option in chosen:
         if option.key in RECIPE_GROUPS and option.key not in job.wrong and not option.sign:
             for path, value in leaves(_content(files, option.key, str(option.value)), f"{option.key}.").items():
@@ -166,7 +169,9 @@ def _in_layers(verb: str, files: Files, options: Sequence[Option]) -> _Layers:
             _set_value(job.config, option)
         except Exception as error:
             if not (option.key.startswith(FREE_KEYS) and {option.key.partition(".")[0], "experiment"} & job.wrong):
-                job.mistakes.append(refused(option, error, verb, files))  # else the file that was meant may have it
+                job.mistakes.append(
+                    refused(option, error, verb, files, others)
+                )  # else the file that was meant may have it
     _record(job.config, options)
     return job
 
@@ -184,8 +189,9 @@ def _name_after_own_classes(config: DictConfig) -> None:
 
 def _takes_stored_data(verb: str, config: DictConfig) -> bool:
     """Return whether the data are those of a checkpoint, or none are needed, unless options say otherwise."""
-    has_checkpoint = verb == "features" and selected(config, "checkpoint")
-    return verb in (*commands.USE_MODEL, "evaluate") or bool(has_checkpoint)
+    has_checkpoint = verb in ("evaluate", "features") and bool(selected(config, "checkpoint"))
+    is_open = verb == "evaluate" and not selected(config, "model.weights")  # a checkpoint is to be named
+    return verb in commands.USE_MODEL or has_checkpoint or is_open
 
 
 def _missing_data_options(verb: str, job: _Layers, options: Sequence[Option]) -> list[str]:
@@ -219,12 +225,15 @@ def _content(files: Files, group: str, name: str) -> Mapping[str, Any]:
     return {}
 
 
-def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Layers:
+def _of_files(verb: str, files: Files, chosen: Sequence[Option], others: Set[str]) -> _Layers:
     """Compose the files alone. Hydra stops at its first error: if it refuses the choices as a whole, they are added one
-    by one."""
+    by one. others: all options, for messages."""
     # Hydra would silently ignore an unknown recipe, because a data source of your own has none
     unknown = [each for each in chosen if _is_unknown_name(each, files)]
-    found, wrong = [refused(each, HydraException(), verb, files) for each in unknown], {each.key for each in unknown}
+    found, wrong = (
+        [refused(each, HydraException(), verb, files, others) for each in unknown],
+        {each.key for each in unknown},
+    )
     left, kept = [each for each in chosen if each not in unknown], list[Option]()
     with contextlib.suppress(Exception):  # the mistakes are found below
         return _Layers(files.compose([each.for_hydra for each in left], RunMode.RUN), found, wrong)
@@ -238,7 +247,7 @@ def _of_files(verb: str, files: Files, chosen: Sequence[Option]) -> _Layers:
             config = files.compose([each.for_hydra for each in (*kept, option)], RunMode.RUN)
             kept.append(option)
         except Exception as error:
-            found.append(refused(option, error, verb, files))
+            found.append(refused(option, error, verb, files, others))
             wrong.add(option.key)
     return _Layers(config, found, wrong)
 

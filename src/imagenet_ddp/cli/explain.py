@@ -2,10 +2,11 @@
 
 import os
 import shlex
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest
+from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simplest, ways_to_read
 from imagenet_ddp.cli.flags import of_other_program
 from imagenet_ddp.cli.known_terms import INSTEAD, NEAR, SHORT, near_keys, same, term_of
 from imagenet_ddp.cli.options import Files, Option
@@ -17,7 +18,7 @@ from imagenet_ddp.config.section import FREE_KEYS
 from imagenet_ddp.config.validators import choice, shown
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.errors import causes
-from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting, without
+from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, must_be, setting, without
 from imagenet_ddp.models.check_nets import CLASSIFIERS
 from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -43,8 +44,9 @@ def unknown(key: str, verb: str, value: str = "VALUE") -> Mistake:
     return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)
 
 
-def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistake:
-    """Explain an option that does not fit the composed config. error: of Hydra, OmegaConf or YAML."""
+def refused(option: Option, error: Exception, verb: str, files: Files, others: Set[str]) -> Mistake:
+    """Explain an option that does not fit the composed config. error: of Hydra, OmegaConf or YAML. others: the other
+    options."""
     key, line, value, keys = option.key, option.word, option.value, declared(verb)
     if option.sign == "~":
         what = line.lstrip("~")
@@ -56,7 +58,7 @@ def refused(option: Option, error: Exception, verb: str, files: Files) -> Mistak
         if value in names and not option.sign:
             reason, hint = in_file(error, f"{key}/{value}", is_group=key in keys)
             return Mistake(f"{line} cannot be composed: {reason}", (key,), hint=hint)
-        return _wrong_choice(key, value, names, verb)
+        return _wrong_choice(key, value, names, verb, others)
     return _refused_value(option, error, verb, files)
 
 
@@ -78,8 +80,7 @@ def _refused_value(option: Option, error: Exception, verb: str, files: Files) ->
         fix = fix_of(key, keys, files.names)
         if declaration.type is int and str(value).endswith("%"):
             fix = example(*fix.options, aim="(a number, not a share)")
-        if near := declaration.nearest(value):
-            fix = meant(f"{key}={near}")
+        fix = declaration.fix_for(value) or fix
         named = keys.get(f"{key}.name")
         if named and named.allowed and (name := value if named.allowed.accepts(value) else named.nearest(value)):
             fix = Fix((f"{key}.name={name}",), (key,), said=f"set {key}.name={name}", is_meant=True)
@@ -93,8 +94,8 @@ def _refused_value(option: Option, error: Exception, verb: str, files: Files) ->
     return unknown(key, verb, line.partition("=")[2])
 
 
-def _wrong_choice(group: str, value: Any, names: list[str], verb: str) -> Mistake:
-    """Return the mistake of an unknown group=value."""
+def _wrong_choice(group: str, value: Any, names: list[str], verb: str, others: Set[str]) -> Mistake:
+    """Return the mistake of an unknown group=value. others: as in refused."""
     name, fix, hint = str(value), None, ""
     package = name.partition("_")[0]  # of a launcher of Hydra's, such as submitit_slurm
     if package.isidentifier() and extra_with(package) and (missing := missing_package(f"{group}={name}", package)):
@@ -111,7 +112,8 @@ def _wrong_choice(group: str, value: Any, names: list[str], verb: str) -> Mistak
         weights = "checkpoint" if "checkpoint" in declared(verb) else "model.weights"
         fix = Fix((f"{weights}={name}",), ("model",), is_meant=True)
     elif group == "data" and (os.sep in name or Path(name).exists() or Path(name).suffix in TABLE_SUFFIXES):
-        fix = meant(*options_for(name))
+        options = ways_to_read(verb, options_for(name), {each for each in others if key_of(each) != "data"})[0]
+        fix = Fix(tuple(options), ("data",), said=setting(*options).words, is_meant=True)
     elif near := SHORT.get(f"{group}={name}") or choice(*names).nearest(name):
         fix = meant(f"{group}={near}")
     elif group in ("experiment", "recipe"):

@@ -10,19 +10,22 @@ from typing import Any
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 
 from imagenet_ddp.cli.flags import is_own, of_other_program
-from imagenet_ddp.cli.known_terms import term_of
+from imagenet_ddp.cli.known_terms import here, term_of
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.schema.keys import Key, declared
+from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import exists
 
-# Options of a training on photographs that leave the recipe open.
-OF_OWN_PHOTOS = {"data.root", "budget_min", "name", "seed", "hydra.run.dir", "model", "model.name", "model.library",
-                 "model.weights"}  # fmt: skip
+# Options that name a data set, a recipe, or a net that has no weights: those images are no photographs to fine-tune on.
+OF_RECIPES = {"experiment", "recipe", "data", "data.name", "data._target_", "model._target_"}
+FROM_SCRATCH = "model.weights=null"
 SWEPT = ("train", "submit")  # commands that accept -m
+LEARN = ("train", "tune", "doctor", "features")  # commands that have use for weights, whatever is typed
 SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
 
 
@@ -41,8 +44,8 @@ def not_readable(
             return Mistake(what, (word,), (setting(f"{word}=true"),), typed=(word,))
         if colon and after.strip() and is_own(verb, name, after.strip()):
             return Mistake(what, (name,), (setting(quoted(f"{name}={after.strip()}")),), typed=(word,))
-        is_name = word in names(verb)  # prepare check
-        ways = ways_to_read(verb, [f"{verb}={word}"] if is_name else _path_options(verb, word), others)
+        option = "" if exists(word) else option_of(verb, word, near=True)  # prepare check
+        ways = [[option]] if option else ways_to_read(verb, _path_options(verb, word), others)
         if word.endswith(".py") and not exists(word):  # the script of another program
             return Mistake(what, fixes=(without(word),), typed=(word,))
         if not ways:
@@ -64,14 +67,26 @@ def not_readable(
 
 
 def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[str]]:
-    """Return what may be typed to read images, the best first: for photographs, the experiment that is made for them.
-    options: those of the layout. others: the other options of the command line."""
-    keys = set(map(key_of, others))
-    is_open = {"train": keys <= OF_OWN_PHOTOS, "prepare": keys <= {*OF_OWN_PHOTOS, "prepare", "out"}}.get(verb, False)
-    checks = verb != "prepare" or "prepare" not in keys or "prepare=check" in others
-    if options[:1] == ["data=imagefolder"] and is_open and checks:
+    """Return what may be typed to read images, the best first: for a folder of photographs, the experiment that is made
+    for them. options: those of the layout. others: the other words KEY=VALUE of the command line."""
+    said = {option for word in others for option in _said_here(verb, word)}
+    is_open = OF_RECIPES.isdisjoint(map(key_of, said)) and FROM_SCRATCH not in said
+    if options[:1] == ["data=imagefolder"] and is_open and (verb in LEARN or _checks(verb, others)):
         return [["experiment=own_photos", *options[1:]], options]
     return [options] if options else []
+
+
+def _said_here(verb: str, word: str) -> list[str]:
+    """Return a word KEY=VALUE, or the options that say the same if it is of another program."""
+    key, _, value = word.partition("=")
+    term = None if key in declared(verb) or (conf_dir() / key).is_dir() else term_of(key, verb)
+    return here(term, read_by(verb), value).replace("{}", value).split(" ") if term else [word]
+
+
+def _checks(verb: str, others: Set[str]) -> bool:
+    """Return whether prepare=check is meant, which may be misspelt, or not typed."""
+    prepare = [word.partition("=")[2] for word in others if key_of(word) == "prepare"]
+    return verb == "prepare" and all(option_of(verb, name, near=True) == "prepare=check" for name in prepare)
 
 
 def _path_options(verb: str, word: str) -> list[str]:

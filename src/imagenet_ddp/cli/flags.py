@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import hydra
 
-from imagenet_ddp.cli.known_terms import Term, closest, near_keys, plain, term_of
+from imagenet_ddp.cli.known_terms import BY_NAME, Term, closest, near_keys, plain, term_of
 from imagenet_ddp.cli.known_terms import here as what_here
 from imagenet_ddp.cli.spaces import path_with_spaces
 from imagenet_ddp.config import conf_dir, option_of
@@ -106,7 +106,11 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
         token = rest.pop(0)
         if token.startswith(LOCAL_RANK):
             continue
-        if not token.startswith("-") or len(token) == 1 or token.partition("=")[0] in NAMES:
+        name = token.partition("=")[0]
+        is_hydras = name in NAMES and not (
+            f"{verb}/{name}" in BY_NAME and "".join(rest[:1]).isdigit()
+        )  # -c 8 of sbatch
+        if not token.startswith("-") or len(token) == 1 or is_hydras:
             kept.append(token)
             continue
         found.append(_not_an_option(verb, token, rest, argv))
@@ -177,8 +181,11 @@ def of_other_program(verb: str, typed: Sequence[str], term: Term, values: Sequen
         (key,) * bool(key),
         () if key else tuple(typed),
     )
-    value = values[0].replace("FREEPORT", "29500") if values else "VALUE"  # a word in the README of pytorch/examples
-    here, note = what_here(term, keys, value), term.note.replace("{}", value)
+    usual = "true" if "true" in term.values else "VALUE"
+    value = values[0].replace("FREEPORT", "29500") if values else usual  # a word in the README of pytorch/examples
+    here, note = what_here(term, keys, value), term.note.replace("{}", value if values else "VALUE")
+    if here == "submit.extra={}":
+        value, at = ("=" if option.startswith("--") else " ").join(typed), ("submit.extra",)
     if here.startswith("python "):
         return Mistake(what, at, hint=f"run `{here}` ({note})", typed=words)
     if here not in (term.here, *term.values.values()) or (here and not term.here):  # the note says why there is nothing

@@ -76,10 +76,15 @@ def _letters(key: str) -> str:
     return re.sub(r"[\W_]", "", key.lower())
 
 
+_GRES = re.compile(r"(?:gpu:)?(?:([a-z]\w*):)?(\d+)")  # GPUs as sbatch counts them: gpu:4, a100:4, gpu:a100:4
+
+
 def here(term: Term, keys: Container[str], value: str = "") -> str:
     """Return what to type for an option of another program. keys: those that the command has a use for. value: in the
     other program."""
     options = term.values.get(value.lower(), term.here)
+    if options == "trainer.devices={}" and "submit.gpu_type" in keys and (gpus := _GRES.fullmatch(value)):
+        return f"{f'submit.gpu_type={gpus[1]} ' * bool(gpus[1])}trainer.devices={gpus[2]}"
     if "data.root={}" in options and "data.root" not in keys and "images" in keys:
         return "images={}"
     return "out={}" if options == "hydra.run.dir={}" and "out" in keys else options

@@ -155,7 +155,8 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed],
     files = Files(verb, line.flags.config_name or verb, line.flags.config_dir)
     typed = options.read(verb, line, files)
     of_paths = {key for mistake in typed.mistakes if mistake.typed for key in mistake.keys}
-    return line, typed, *compose(verb, files, typed, line.left_out | of_paths)
+    meant = {option for each in (*line.mistakes, *typed.mistakes) for fix in each.fixes[:1] for option in fix.options}
+    return line, typed, *compose(verb, files, typed, line.left_out | of_paths, meant)
 
 
 def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], in_files: Sequence[Mistake]) -> Request:

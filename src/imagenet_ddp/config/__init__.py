@@ -1,5 +1,6 @@
 """Declare every option once (schema/), check typed values against the declarations, and find the files of conf/."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -9,13 +10,14 @@ def conf_dir() -> Path:
     return next(folder for folder in (package / "conf", package.parents[1] / "conf") if folder.is_dir())
 
 
-def option_of(verb: str, word: str) -> str:
-    """Return the option of a command that chooses what a word names: prepare=check, experiment=probe; "" if none
-    does."""
+def option_of(verb: str, word: str, *, near: bool = False) -> str:
+    """Return the option of a command that chooses what a word names: prepare=check, experiment=probe; "" if none does.
+    near: whether the word may be misspelt."""
     name = word.lower().replace("-", "_")
     groups = [verb, "experiment"] if verb == "train" else [verb]
-    is_name = name.isidentifier()
-    return next((f"{each}={name}" for each in groups if is_name and (conf_dir() / each / f"{name}.yaml").is_file()), "")
+    names = {path.stem: f"{group}={path.stem}" for group in groups for path in (conf_dir() / group).glob("*.yaml")}
+    meant = [*get_close_matches(name, names, 1, 0.75), ""][0] if near else name
+    return names.get(meant, "")
 
 
 def command_of(word: str) -> list[str]:

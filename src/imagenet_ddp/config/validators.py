@@ -41,6 +41,15 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Instead:
+    """An option to type in place of a key with one of these values, as other programs have them."""
+
+    values: tuple[str, ...]
+    option: str
+    aim: str = ""  # as in Fix
+
+
+@dataclass(frozen=True)
 class PerMachine:
     """The mark of a key that each machine of a run sets for itself, such as a mount point. entries: of a dict, the
     names that this is true of, as a regular expression."""
@@ -103,7 +112,12 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
     ends = [f"{sign} {end:g}" for sign, end in zip(("≥", ">", "≤", "<"), (least, above, most, below), strict=True)]
     bounds = " and ".join(text for text in ends if "inf" not in text)
     words = f"a number {bounds}" if bounds else "a number"
-    return Kind((words,), accepts, lambda value: _number_in(0 if is_nothing(value) else value, accepts))
+
+    def nearest(value: Any) -> str | None:
+        is_percent = min(most, below) <= 1 and isinstance(value, int | float) and (value >= 10 or value % 5 == 0)
+        return _number_in(0 if is_nothing(value) else f"{shown(value)}%" if is_percent else value, accepts)
+
+    return Kind((words,), accepts, nearest)
 
 
 def choice(*options: Any, meant: Mapping[str, str] | None = None) -> Kind:

@@ -29,6 +29,11 @@ def record_file(file: Path) -> Path:
     return file.with_name(file.stem + RECORD)
 
 
+def downloads() -> Path:
+    """Return the folder in which browsers save the list that a page makes."""
+    return Path.home() / "Downloads"
+
+
 def require_readable(file: Path) -> None:
     """Raise ConfigError if a list to replace cannot be read, such as one that Excel has saved in another encoding: its
     decisions are unknown."""

@@ -23,11 +23,13 @@ OTHER_WORDS = dict.fromkeys(("delete", "del", "rm", "discard", "drop", "trash"),
 @dataclass(frozen=True)
 class Decided:
     """wanted: the images that shall have another class, or be removed. num_kept, num_made: decisions that keep the
-    label, and that were carried out before. skipped: sentences about those for which nothing is done."""
+    label, and that were carried out before. made_by: another list -> how many of these were carried out with it.
+    skipped: sentences about those for which nothing is done."""
 
     wanted: list[Wanted]
     num_kept: int
     num_made: int
+    made_by: Mapping[Path, int]
     skipped: list[str]
 
 
@@ -37,12 +39,12 @@ def match(
     source: Source,
     labels: Labels,
     made: Sequence[Change],
-    by_others: Mapping[str, Sequence[Change]],
+    by_others: Mapping[Path, Sequence[Change]],
     unlabelled: Sequence[FileImages],
 ) -> tuple[Decided, list[str]]:
     """Return (what is decided, the mistakes). Only images of the source and unlabelled ones are found, whatever the
-    paths of the list are. made: the changes of earlier commands with this list. by_others: name of another list -> the
-    changes with it."""
+    paths of the list are. made: the changes of earlier commands with this list. by_others: another list -> the changes
+    with it."""
     base, splits = labels.base, [images for images in source.splits.values() if isinstance(images, FileImages)]
     loose = [images.loose_images() for images in splits]
     others = [*unlabelled, *loose]
@@ -51,8 +53,7 @@ def match(
     keys = [[_key(folder / each.path) for folder in bases] for each in decisions]
     named = {key for of_row in keys for key in of_row}
     changes = {_key(base.absolute() / each.image): each for each in made}
-    moved = {_key(base.absolute() / each.image): f"{name} has {'moved' if each.label else 'removed'}"
-             for name, of_list in by_others.items() for each in of_list}  # fmt: skip
+    moved = {_key(base.absolute() / each.image): (at, each) for at, of_list in by_others.items() for each in of_list}
     removed = {
         _key(base.absolute() / each.image) for each in itertools.chain(made, *by_others.values()) if not each.label
     }
@@ -66,12 +67,16 @@ def match(
     gone, unknown, stale, redone, several, anew = (list[tuple[int, str]]() for _ in range(6))
     first: dict[str, tuple[int, str]] = {}  # image -> row and class of its decision
     offered = set[str]()  # what the rows without a meaning may have
-    wanted, num_kept, num_made, skipped = list[Wanted](), 0, 0, Counter[str]()
+    wanted, num_kept, num_made, made_by, skipped = list[Wanted](), 0, 0, Counter[Path](), Counter[str]()
     for each, of_row in zip(decisions, keys, strict=True):
         key = next((key for key in of_row if key in changes or key in places), None)
         if key is None:
-            if where := next((moved[key] for key in of_row if key in moved), ""):
-                skipped[where] += 1
+            if found := next((moved[key] for key in of_row if key in moved), None):
+                at, change = found
+                if each.meaning(each.label, source.classes) == change.label:
+                    made_by[at] += 1
+                else:
+                    skipped[f"{at.name} has {'moved' if change.label else 'removed'}"] += 1
             else:
                 gone.append((each.number, each.path))
             continue
@@ -106,7 +111,7 @@ def match(
             wanted.append(Wanted(images, index, target, label or "", home.folder))
     notes = [f"{'1 row is about an image' if number == 1 else f'{number:,} rows are about images'} that {where}: "
              f"nothing is done for {'it' if number == 1 else 'them'}" for where, number in skipped.items()]  # fmt: skip
-    return Decided(wanted, num_kept, num_made, notes), [
+    return Decided(wanted, num_kept, num_made, made_by, notes), [
         *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if unlabelled else ''}, but "
                       "does not", gone,
                       f"correct those rows, clear their decision{'' if unlabelled else f', or {labels.to_add}'}"),

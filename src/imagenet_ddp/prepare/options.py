@@ -16,7 +16,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
 from imagenet_ddp.config.schema.prepare import PrepareConfig
-from imagenet_ddp.curation.decision_lists import DECISIONS, record_file
+from imagenet_ddp.curation.decision_lists import DECISIONS, downloads, record_file
 from imagenet_ddp.curation.wrong_labels import FILE
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Scan
@@ -137,7 +137,7 @@ def _saved_by_page(file: Path, *, is_page: bool) -> tuple[Fix, ...]:
     wanted, page = file.with_name(DECISIONS), file.with_name("check.html")
     if here := _newest_decisions(file.parent):
         return (did_you_mean(quoted(f"decisions={here}")),)
-    if there := _newest_decisions(Path.home() / "Downloads"):
+    if there := _newest_decisions(downloads()):
         return (Fix(run=shlex.join(["mv", str(there), str(wanted)])),)
     said = f"the button below the pictures of {page} makes it, and browsers save it in Downloads: move it to {wanted}"
     return (Fix((f"decisions={wanted}",), said=said, is_example=True),) if page.is_file() else ()

@@ -11,7 +11,9 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.walk import list_folder
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Mistake, key_of, setting
 from imagenet_ddp.prepare.decisions import Decided, match
 from imagenet_ddp.prepare.folder_labels import FolderLabels
 from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
@@ -33,7 +35,7 @@ from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.table_labels import TableLabels
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.files import atomic_write, read_mapping
+from imagenet_ddp.system.files import atomic_write, below, read_mapping, short_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
 REMOVED = "removed"  # folder beside the list to which images are moved that shall be removed
@@ -65,12 +67,14 @@ def run(plan: Plan) -> int:
     the disk fails."""
     data, file = plan.config.data, Path(str(plan.config.decisions))
     unlabelled = None if plan.config.unlabelled is None else Path(plan.config.unlabelled)
-    labels = (
-        TableLabels(data)
-        if isinstance(data, TableData)
-        else FolderLabels(Path(str(data.root)), file.with_name(REMOVED), unlabelled)
-    )
-    record_file = decision_lists.record_file(file)
+
+    def labels_of(folder: Path) -> Labels:
+        """Return the labels as a list in this folder changes them."""
+        if isinstance(data, TableData):
+            return TableLabels(data)
+        return FolderLabels(Path(str(data.root)), folder / REMOVED, unlabelled)
+
+    labels, record_file = labels_of(file.parent), decision_lists.record_file(file)
     with disk_errors_as_run_error(Path(str(data.root))):
         record = _read(record_file, labels.kind)
         if plan.config.undo:
@@ -81,10 +85,13 @@ def run(plan: Plan) -> int:
         if unlabelled is not None:
             names = list_folder(unlabelled)[0]
             others.append(FileImages(unlabelled, Names.of(names), np.zeros(len(names), np.int64)))
-        _apply(labels, record, _others(record_file, labels.kind), file, record_file, source, others)
-    before = count_noun(len(record.changes), "earlier change")
-    what = f"Undo it, and {before} with this list, " if record.changes else "Undo it "
-    print_message(f"{what}with: `{shell_line('prepare', [*plan.argv, 'undo=true'])}`", sys.stdout)
+        by_others = _elsewhere(file.parent, Path(str(data.root)), labels_of)
+        by_others |= {at: each for at, each in _records(file.parent, labels.kind).items() if at != file}
+        to_undo = _apply(labels, record, by_others, file, source, others)
+    for at, what in to_undo.items():
+        argv = [f"decisions={short_path(at)}" if key_of(word) == "decisions" else word for word in plan.argv]
+        line = shell_line("prepare", [*(plan.argv if at == file else map(quoted, argv)), "undo=true"])
+        print_message(f"{what} with: `{line}`", sys.stdout)
     check = check_again_line(file.parent, *(word for word in plan.argv if word.startswith(OF_IMAGES)))
     print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
@@ -93,13 +100,14 @@ def run(plan: Plan) -> int:
 def _apply(
     labels: Labels,
     record: Record,
-    by_others: dict[str, list[Change]],
+    by_others: dict[Path, list[Change]],
     file: Path,
-    record_file: Path,
     source: Source,
     unlabelled: list[FileImages],
-) -> None:
-    """Write the changes to the record, then make them. by_others: as in match."""
+) -> dict[Path, str]:
+    """Write the changes to the record, then make them. by_others: as in match. Return the lists that can be undone,
+    with words for that."""
+    record_file = decision_lists.record_file(file)
     decisions = decision_lists.read_decisions(file, can_keep=not unlabelled, can_remove=labels.can_remove)
     decided, mistakes = match(file, decisions, source, labels, record.changes, by_others, unlabelled)
     changes, more = labels.plan(decided.wanted, [*record.changes, *itertools.chain(*by_others.values())])
@@ -111,24 +119,35 @@ def _apply(
         new.write(record_file, len(record.changes))
         labels.apply(changes)
         new.write(record_file, len(new.changes))
-    print_message(f"{printable(_summary(decided, file.with_name(REMOVED)))}.", sys.stdout)
+    print_message(f"{printable(_summary(decided, file))}.", sys.stdout)
     for line in (*decided.skipped, *labels.notes(changes), *_emptied(decided.wanted, source)):
         print_message(f"note: {printable(line)}", sys.stdout)
+    before = f", and {count_noun(len(record.changes), 'earlier change')} with this list," * bool(record.changes)
+    own = {file: f"Undo it{before}"} if record.changes or changes or not decided.made_by else {}
+    return own | {at: f"Undo what {short_path(at)} has changed" for at in decided.made_by}
 
 
-def _summary(decided: Decided, removed: Path) -> str:
-    """Return how many images have got what. removed: folder of those that were removed."""
+def _summary(decided: Decided, file: Path) -> str:
+    """Return how many images have got what. file: the list."""
     pairs = Counter((each.old, each.label) for each in decided.wanted if each.label and each.old)
     most = [f"{old} to {new} {number:,}" for (old, new), number in pairs.most_common()]
     added = Counter(each.label for each in decided.wanted if each.label and not each.old)
     num_removed = sum(not each.label for each in decided.wanted)
     each_class = shorten_list([f"{label} {number:,}" for label, number in added.most_common()], MAX_NAMED)
     parts = [f"{count_noun(added.total(), 'image')} moved into the class folders: {each_class}"] if added else []
-    parts += [f"{count_noun(num_removed, 'image')} moved to {removed}"] if num_removed else []
-    if pairs or not parts:
+    parts += [f"{count_noun(num_removed, 'image')} moved to {file.with_name(REMOVED)}"] if num_removed else []
+    made = {file: decided.num_made, **decided.made_by}  # list -> decisions that were carried out before
+    if not parts and not pairs and any(made.values()):
+        parts = ["Nothing is left to do"]
+    elif pairs or not parts:
         parts += [f"{count_noun(pairs.total(), 'label')} changed{f': {shorten_list(most, MAX_NAMED)}' if most else ''}"]
     parts += [f"{count_noun(decided.num_kept, 'label')} kept"] if decided.num_kept else []
-    parts += [f"{count_noun(decided.num_made, 'decision')} carried out before"] if decided.num_made else []
+    for at, number in made.items():
+        if number:
+            with_it = "" if at == file else f" with {short_path(at)}"
+            made_s = decision_lists.record_file(at).stat().st_mtime
+            when = f"{datetime.fromtimestamp(made_s):%Y-%m-%d %H:%M}"
+            parts.append(f"{count_noun(number, 'decision')} carried out before{with_it} ({when})")
     return "; ".join(parts)
 
 
@@ -164,8 +183,8 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
             f"undo=true needs {record_file}, which prepare=relabel writes before it changes a label, but there is no "
             "such file"
         )
-        applied = [name for name, changes in _others(record_file, labels.kind).items() if changes]
-        ways = [setting(quoted(f"decisions={record_file.with_name(name)}")) for name in applied]
+        applied = [at for at, changes in _records(record_file.parent, labels.kind).items() if changes]
+        ways = [setting(quoted(f"decisions={at}")) for at in applied]
         ways = ways or [setting("decisions=FILE", aim="to the list that was applied")]
         raise ConfigError(Mistake(what, ("undo", "decisions"), tuple(ways)))
     todo, gone, mistakes = labels.pending([each.reverse for each in reversed(record.changes)])
@@ -188,13 +207,28 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
         )
 
 
-def _others(record_file: Path, kind: str) -> dict[str, list[Change]]:
-    """Return what was changed with the other lists of the folder."""
-    found = dict[str, list[Change]]()
-    for file in sorted(record_file.parent.glob(f"*{decision_lists.RECORD}")):
-        if file.name != record_file.name:
-            with contextlib.suppress(ConfigError):  # it is of other images
-                found[f"{file.name.removesuffix(decision_lists.RECORD)}.csv"] = _read(file, kind).changes
+def _records(folder: Path, kind: str) -> dict[Path, list[Change]]:
+    """Return what was changed with each list of a folder."""
+    found = dict[Path, list[Change]]()
+    for file in sorted(folder.glob(f"*{decision_lists.RECORD}")):
+        with contextlib.suppress(ConfigError):  # it is of other images
+            found[file.with_name(f"{file.name.removesuffix(decision_lists.RECORD)}.csv")] = _read(file, kind).changes
+    return found
+
+
+def _elsewhere(folder: Path, root: Path, labels_of: Callable[[Path], Labels]) -> dict[Path, list[Change]]:
+    """Return what was changed with lists in other folders than that of a list, which may be a copy of one. Only changes
+    that were all made to these images count. root: data.root, whose folders have no lists."""
+    found, inside = dict[Path, list[Change]](), root.resolve()
+    others = below(Path(), lambda at: not at.resolve().is_relative_to(inside))
+    for other in (Path(), *others, decision_lists.downloads()):
+        if other.resolve() == folder.resolve():
+            continue
+        labels = labels_of(other)
+        for at, changes in _records(other, labels.kind).items():
+            todo, gone, mistakes = labels.pending(changes)
+            if not (todo or mistakes) and len(gone) < len(changes):
+                found[at] = changes
     return found
 
 

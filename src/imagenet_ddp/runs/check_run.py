@@ -18,6 +18,8 @@ from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import near_names, shorten_list
 
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
+MOST_NAMED = 3  # runs in a message
+LATEST = ("true", "yes", "last", "latest")  # what other programs have for resume=auto
 _WITHOUT_TRAINING = ("evaluate", "features", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
@@ -178,7 +180,7 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistak
     if path.is_file() or store.files():
         return []
     runs = below(path if path.is_dir() else path.parent, _has_checkpoint)
-    hint = f"name a run that exists, such as {shorten_list([*map(str, runs)], 3)}" if runs else ""
+    hint = f"name a run that exists, such as {shorten_list([*map(str, runs)], MOST_NAMED)}" if runs else ""
     fixes = [] if runs else [setting(f"{key}=runs/NAME/TIME")]
     fixes += [setting("resume=auto")] if key == "resume" else []
     what, near = "is not a regular file" if path.exists() else "does not exist", list[Path]()
@@ -191,10 +193,17 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistak
         near = [found]
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         near = [Path(f"{environ.get('HOME', '/home/me')}{value[1:]}")]
-    if len(near) == 1:
+    if key == "resume" and value.lower() in LATEST:
+        fixes, hint = [meant("resume=auto")], ""
+    elif len(near) == 1:
         fixes, hint = [meant(f"{key}={near[0]}")], ""
     what = f"{key} must be a checkpoint file or a run folder, but {describe_path(path)} {what}"
     return [Mistake(what, (key,), tuple(fixes), hint)]
+
+
+def newest_runs() -> list[Path]:
+    """Return the runs below the folder where runs are by default, at most MOST_NAMED, the newest first."""
+    return below(Path("runs"), _has_checkpoint)[:MOST_NAMED]
 
 
 def _has_checkpoint(run: Path) -> bool:

@@ -1,18 +1,21 @@
 import os
 import pickle
+import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS
 from imagenet_ddp.data.sources import image_files as folder_images
 from imagenet_ddp.data.sources import walk
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images, read_file
+from imagenet_ddp.data.sources.registry import scan
 from imagenet_ddp.data.sources.walk import (
     class_folders,
     describe_left_out,
@@ -178,3 +181,24 @@ def test_a_folder_of_heic_files_is_said_to_be_one(tmp_path: Path, monkeypatch: p
     (tmp_path / "1.heic").touch()
     with pytest.raises(ConfigError, match=r"none \(but 1 HEIC file, a format that is not read\)\. Hint: run"):
         find_images(str(tmp_path))
+
+
+def test_a_folder_that_is_removed_meanwhile_has_nothing_and_a_class_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    entries, removed = walk._entries, tmp_path / "cat" / "old"
+
+    def remove(folder: str) -> Iterator[tuple[str, str]]:
+        if Path(folder) == removed:
+            shutil.rmtree(removed)
+        yield from entries(folder)
+
+    for file in ("cat/1.jpg", "cat/old/2.jpg", "cat/new/3.jpg", "dog/1.jpg"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.setattr(walk, "_entries", remove)
+    assert list_folder(tmp_path / "cat")[0] == ["1.jpg", "new/3.jpg"]
+    removed = tmp_path / "dog"
+    data = FolderData(name="imagefolder", root=str(tmp_path), train_dir=".", val_fraction=0.5)
+    (mistake,) = scan(data, 0).mistakes
+    assert f"nothing must be removed from {tmp_path} while it is read, but {tmp_path}/dog" in str(mistake)

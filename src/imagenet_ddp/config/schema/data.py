@@ -13,6 +13,7 @@ from imagenet_ddp.config.validators import (
     AUTO,
     FLAG,
     Example,
+    Instead,
     PerMachine,
     choice,
     integer,
@@ -176,7 +177,12 @@ class DataConfig(OneOf):
         Example("[0.229,0.224,0.225]"),
         "Standard deviation of each channel for pixels in 0..1; null: as for the mean.",
     ] = None
-    batch_size: Annotated[int, integer(1), "Images per device and step."] = 32
+    batch_size: Annotated[
+        int,
+        integer(1),
+        Instead(("auto", "-1"), "trainer.batch_finder=true", "(on a GPU; else leave both out)"),
+        "Images per device and step.",
+    ] = 32
     val_batch_size: Annotated[
         int | None, integer(1), Example("32"), "Images per device and validation step; null: batch_size."
     ] = None

@@ -17,6 +17,7 @@ from imagenet_ddp.config.validators import (
     FLAG,
     NULL,
     Example,
+    Instead,
     Kind,
     PerMachine,
     choice,
@@ -49,6 +50,7 @@ class Key:
     readers: tuple[str, ...] = ()  # names of the choices in its group that have this key; (): all
     reader_words: str = ""  # "step or cosine", or "any but step"
     per_machine: PerMachine | None = None
+    instead: Instead | None = None
 
     @property
     def is_group(self) -> bool:
@@ -69,6 +71,13 @@ class Key:
         """Return an allowed value to type."""
         value, _, aim = self.example.partition(" ")
         return example(f"{self.path}={value}", aim=aim)
+
+    def fix_for(self, value: Any) -> Fix | None:
+        """Return what to type for a wrong value, if it is clear what that means."""
+        if self.instead and shown(value).lower() in self.instead.values:
+            return Fix((self.instead.option,), (self.path,), self.instead.aim, is_meant=True)
+        near = self.nearest(value)
+        return meant(f"{self.path}={near}") if near else None
 
     def nearest(self, value: Any) -> str | None:
         """Return the allowed value, as it is typed, that a wrong one probably means; None if there is none. A number
@@ -106,8 +115,7 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
         parent, _, name = path.rpartition(".")
         is_own = name == "name" and values.get("_target_")  # its name is free
         if parent == group and name in values and key.allowed is not None and not is_own:
-            near = key.nearest(values[name])
-            fixes = [_of_sibling(path, values[name], command) or (meant(f"{path}={near}") if near else key.fix)]
+            fixes = [_of_sibling(path, values[name], command) or key.fix_for(values[name]) or key.fix]
             if name == "name" and (own := declared(command).get(f"{group}._target_")):
                 fixes.append(own.fix)
             found += expect(path, values[name], key.allowed, *fixes)
@@ -156,14 +164,14 @@ def of_class(config: type, prefix: str) -> dict[str, Key]:
         example = next((extra.text for extra in extras if isinstance(extra, Example)), default_text)
         meaning = next((extra for extra in extras if isinstance(extra, str)), "")
         per_machine = next((extra for extra in extras if isinstance(extra, PerMachine)), None)
+        instead = next((extra for extra in extras if isinstance(extra, Instead)), None)
         readers, reader_words = (), ""
         if issubclass(config, OneOf):
             readers, reader_words = config.readers(field.name)
             meaning = _meaning(config, field.name, readers, reader_words) if readers else meaning
             allowed = choice(*config.by_name) if field.name == "name" else allowed
-        found[path] = Key(
-            path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words, per_machine
-        )
+        found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable, readers, reader_words,
+                          per_machine, instead)  # fmt: skip
         if is_dataclass(declared_type):
             found |= of_class(typing.cast(type, declared_type), f"{path}.")
     return found

@@ -10,7 +10,7 @@ from imagenet_ddp.config.schema.data import Purpose
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake
-from imagenet_ddp.system.files import expand_home
+from imagenet_ddp.system.files import exists, expand_home
 from imagenet_ddp.system.text import class_list, count_noun
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ def open_source(
 
 
 def _unreadable(data: "DataConfig", error: OSError) -> Mistake:
+    if isinstance(error, FileNotFoundError) and error.filename and exists(str(data.root)):
+        what = f"nothing must be removed from {data.root} while it is read, but {error.filename} has disappeared"
+        return Mistake(what, ("data.name", "data.root"), hint="type the same line again, or name another folder")
     what = f"{error.filename or data.root} must be readable, but reading it failed: {error.strerror or error}"
     return Mistake(what, ("data.name", "data.root"), hint="check its permissions (chmod -R u+rX) and its disk")
 

@@ -108,15 +108,20 @@ def list_folder(folder: Path, *, whole: bool = True) -> tuple[list[str], Counter
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (kind, path) of everything below a folder except folders."""
+    """Yield (kind, path) of everything below a folder except folders. One that another program removes meanwhile has
+    nothing."""
     todo = [""]
     while todo:
         prefix = todo.pop()
-        for kind, name in _entries(f"{folder}/{prefix}"):
-            if kind == "folder":
-                todo.append(f"{prefix}{name}/")
-            else:
-                yield kind, prefix + name
+        try:
+            for kind, name in _entries(f"{folder}/{prefix}"):
+                if kind == "folder":
+                    todo.append(f"{prefix}{name}/")
+                else:
+                    yield kind, prefix + name
+        except FileNotFoundError:
+            if not prefix:
+                raise
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str]]:
