@@ -173,14 +173,16 @@ def _rows(
     right: Sequence[np.ndarray], predicted: Sequence[np.ndarray], confidence: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Return the images that only the first net, only the second, and neither predicts correctly. Of the last, those
-    come first for which both are sure of the same class, because their labels are the likeliest to be wrong."""
+    come first for which both are sure of the same class, then those for which one is sure of another class than the
+    label, because their labels are the likeliest to be wrong."""
     one, other = right
-    agreed = np.where(predicted[0] == predicted[1], np.nan_to_num(np.minimum(*confidence)), -1)
+    sure = [np.nan_to_num(each) for each in confidence]
+    order = np.where(predicted[0] == predicted[1], np.minimum(*sure), np.maximum(*sure) - 1)
     wrong = np.flatnonzero(~one & ~other)
     return [
         np.flatnonzero(one & ~other),
         np.flatnonzero(other & ~one),
-        wrong[np.argsort(-agreed[wrong], kind="stable")],
+        wrong[np.argsort(-order[wrong], kind="stable")],
     ]
 
 
