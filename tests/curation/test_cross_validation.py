@@ -12,7 +12,6 @@ from imagenet_ddp.curation.cross_validation import (
     fold_of_each,
     interval,
     learning_curve,
-    neighbour_accuracy,
     out_of_fold,
 )
 from imagenet_ddp.models.regression import PrincipalAxes
@@ -47,8 +46,6 @@ def test_an_image_does_not_see_its_own_label():
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
     right = out_of_fold(features.vectors, features.targets, 3, fold_of_each(features.targets))
     assert (right.argmax(1) == features.targets).mean() == 1
-    assert neighbour_accuracy(features.vectors, features.targets, 3, folds, 150) == Accuracy(150, 150)
-    assert abs(neighbour_accuracy(features.vectors, random, 3, folds).share - 1 / 3) < 0.09
 
 
 def test_the_curve_says_whether_more_photographs_help():

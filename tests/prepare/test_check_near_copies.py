@@ -88,7 +88,8 @@ def test_near_copies_across_the_splits(
     assert request.scan is not None and request.scan.open is not None
     assert all(len(side) == 1 for side in sides(request.scan.open()).values())
     page = Path("checked/check.html").read_text(encoding="utf-8")
-    for_report = json.loads((PASS / "expected_accuracy.json").read_text())
+    for_report = json.loads((PASS / "check.json").read_text())
+    assert for_report["folder"] == str(tmp_path / "checked") and for_report["net"]["model.weights"] == "DEFAULT"
     assert f"recognised: {percent(for_report['top1'], 1)} of {for_report['num_images']} images, with" in page
     with (PASS / "near_copies.csv").open(newline="", encoding="utf-8-sig") as file:
         assert len(list(csv.DictReader(file))) == 12

@@ -1,6 +1,7 @@
 """The pass over photographs: its file, what is reused, several processes, and the probe that starts from it."""
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +79,10 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
     probe = [*NET, f"data.root={data}", f"model.weights={seven_class_weights}", "model.head=regression"]
     probed = run("train", *probe, "trainer.max_epochs=0", "hydra.run.dir=p", "data.bad_image_limit=2", code=0)
     assert "features of the training images are read from runs/features" in probed.stdout
-    assert "Expected accuracy on new images like these" in probed.stdout, probed.stdout
+    said = probed.stdout.partition("What accuracy to expect on new images like these")[2].splitlines()[1:]
+    assert re.match(r"1\. [\d.]+ % \(.*\): all 9 training images", said[0]) and "this net, on" in said[1], probed.stdout
+    for word in ("ptimizer", "Learning rate", "epoch", "per update"):
+        assert word not in probed.stdout, "nothing of it was used"
     expected = json.loads((tmp_path / "p/summary.json").read_text())["expected"]
     assert expected["num_images"] == 9 and len(expected["top1_interval"]) == 2
     assert "Written to p/known.npz" in probed.stdout

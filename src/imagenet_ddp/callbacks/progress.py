@@ -58,7 +58,8 @@ class Progress(L.Callback):
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if validates_start(trainer):
             words = as_words(self._train_log.figures, named(self._train_log.scores))
-            self.run_log.say(f"epoch {of_all(trainer, 0)} ({self._train_log.start}): val {words}")
+            start = f"epoch {of_all(trainer, 0)} ({self._train_log.start}): val"
+            self.run_log.say(f"{start if trainer.max_epochs else 'validation:'} {words}")
             best = self._train_log.best
             if (best.monitor, best.value) == (f"val/{TOP1.name}", 1) and trainer.max_epochs != 0:
                 self.run_log.say(PERFECT_START)

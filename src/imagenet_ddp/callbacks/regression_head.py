@@ -35,8 +35,8 @@ class RegressionHead(L.Callback):
     head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
     until_s: the time.monotonic() by which this validation should end. Images are read as long as the rate so far leaves
     time for the regression and the validation. stored: file of a pass over the images, which is used if its net,
-    preprocessing, precision and images are those of the run. estimates: the net stays as it is, so also say what
-    accuracy to expect on new images, which `estimate` then has on rank 0.
+    preprocessing, precision and images are those of the run. estimates: the net stays as it is, so also find
+    what accuracy to expect on new images, which `estimate` then has on rank 0.
     """
 
     def __init__(
@@ -83,8 +83,6 @@ class RegressionHead(L.Callback):
         these = limit if self._out_of_time else "these features"
         took = duration(time.monotonic() - begin_s)
         self._say(f"The last layer starts from logistic regression on {these} ({took}).")
-        for line in self.estimate.lines if self.estimate else ():
-            self._say(line)
 
     def _read_or_compute(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Columns | None:
         """Return the features of the training images on rank 0, in their order, and None on other ranks."""

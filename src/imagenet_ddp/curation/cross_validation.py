@@ -6,16 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.curation.interval import interval, interval_words
-from imagenet_ddp.curation.neighbours import nearest
+from imagenet_ddp.curation.interval import interval
 from imagenet_ddp.data.sources.base import positions_of_each
 from imagenet_ddp.models.regression import PrincipalAxes
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun
 
 NUM_FOLDS = 5
-NEIGHBOURS = 5  # whose cosines are summed for each class
-MOST_NEIGHBOURS = 4000  # images that are classified by their neighbours
-FILE = "expected_accuracy.json"  # which a check leaves beside the features
 HELPS = 1.0  # points of accuracy from twice as many images, from which on more photographs are worth taking
 
 
@@ -40,7 +36,7 @@ class Accuracy:
 
     @property
     def plain(self) -> dict[str, float]:
-        """Return the content of FILE."""
+        """Return what a check and a training store of it."""
         return {"top1": self.share, "num_images": self.num_images}
 
 
@@ -98,22 +94,6 @@ def out_of_fold(
     return found
 
 
-def neighbour_accuracy(
-    vectors: np.ndarray, targets: np.ndarray, num_classes: int, folds: np.ndarray, most: int = MOST_NEIGHBOURS
-) -> Accuracy:
-    """Return how often the nearest images of the other folds, weighted by their cosines, give the class of an image.
-    most: images of which that is asked, drawn at random if there are more."""
-    asked = np.random.default_rng(0).permutation(len(targets))[:most]
-    num_right = 0
-    for fold in np.unique(folds).tolist():
-        queries, others = asked[folds[asked] == fold], np.flatnonzero(folds != fold)
-        cosines, positions = nearest(vectors[queries], vectors[others], NEIGHBOURS)
-        votes = np.zeros((len(queries), num_classes))
-        np.add.at(votes, (np.arange(len(queries))[:, None], targets[others[positions]]), cosines)
-        num_right += int((votes.argmax(1) == targets[queries]).sum())
-    return Accuracy(num_right, len(asked))
-
-
 @dataclass(frozen=True)
 class LearningCurve:
     """The accuracy by regressions to a part of the images outside each fold. num_images: of each part, in ascending
@@ -165,22 +145,10 @@ def learning_curve(
 
 @dataclass(frozen=True)
 class Estimate:
-    """What accuracy to expect on new images, from folds: of the regression, and of the nearest neighbours."""
+    """What accuracy to expect of a regression on new images, from folds."""
 
     regression: Accuracy
-    neighbours: Accuracy
     curve: LearningCurve
-
-    @property
-    def lines(self) -> list[str]:
-        """Return lines for the log."""
-        top1, total = self.regression, count_noun(self.regression.num_images, "image")
-        return [
-            f"Expected accuracy on new images like these: {percent(top1.share)} (95 % interval "
-            f"{interval_words(top1.num_right, top1.num_images)}), from {NUM_FOLDS} folds of {total}; of the nearest "
-            f"neighbours: {percent(self.neighbours.share)}.",
-            self.curve.sentence,
-        ]
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -189,7 +157,6 @@ class Estimate:
         return {
             **self.regression.plain,
             "top1_interval": [self.regression.low, self.regression.high],
-            "top1_nearest_neighbours": self.neighbours.share,
             "num_folds": NUM_FOLDS,
             "top1_of_num_images": {str(number): accuracy.share for number, accuracy in curve},
         }
@@ -206,5 +173,4 @@ def estimate(
     axes = PrincipalAxes(torch.from_numpy(vectors).to(device))
     probabilities = out_of_fold(vectors, targets, num_classes, folds, l2, axes)
     regression = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
-    neighbours = neighbour_accuracy(vectors, targets, num_classes, folds)
-    return Estimate(regression, neighbours, learning_curve(axes, targets, num_classes, folds, regression, l2, groups))
+    return Estimate(regression, learning_curve(axes, targets, num_classes, folds, regression, l2, groups))

@@ -21,6 +21,8 @@ from imagenet_ddp.system.text import printable
 
 FOLDER = Path("runs/features")  # of all passes started in this folder
 FILE = "features.npz"
+CHECK = "check.json"  # which a check leaves beside the features: its folder, its net, and the accuracy to expect
+OF_NET = ("model.library", "model.name", "model.weights", "data.image_size")  # options that it names of its net
 _AGAIN = "Hint: remove it, and run python -m imagenet_ddp.features again."
 _MOST_TEXT = 2**30  # bytes of all names in a file
 # Options of which a pass has a file of its own; what else matters is in Features.digest

@@ -11,7 +11,7 @@ import torch
 from imagenet_ddp.cli.other_command import run_other
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import RECIPE, train_line
-from imagenet_ddp.curation.cross_validation import FILE as EXPECTED
+from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.curation.cross_validation import (
     Accuracy,
     fold_of_each,
@@ -19,7 +19,7 @@ from imagenet_ddp.curation.cross_validation import (
     out_of_fold,
     why_no_estimate,
 )
-from imagenet_ddp.curation.features import Features, find_pass, read_features
+from imagenet_ddp.curation.features import CHECK, OF_NET, Features, find_pass, read_features
 from imagenet_ddp.curation.near_copies import COLUMNS, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
@@ -53,6 +53,9 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     exact = _exact_copies(features, checked.copies)
     near = find_near_copies(features, checked.images, exact)
     _leave(NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)), features)
+    options = leaves(to_plain(plan.config))
+    left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}}
+    _leave(CHECK, json.dumps(left).encode(), features)
     is_split = plan.config.data.share is not None and len(near.leaked(features)) > 0
     groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
     checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)
@@ -64,7 +67,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     axes = PrincipalAxes(torch.from_numpy(features.vectors))
     probabilities = out_of_fold(features.vectors, targets, num_classes, folds, axes=axes)
     whole = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
-    _leave(EXPECTED, json.dumps(whole.plain).encode(), features)
+    _leave(CHECK, json.dumps({**left, **whole.plain}).encode(), features)
     curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
     return replace(checked, probabilities=probabilities, curve=curve)
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.curation import wrong_labels
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.wrong_labels import LikelyWrong
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
+from imagenet_ddp.system.text import format_loss, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +22,7 @@ MOST_CLASSES = 50  # in a matrix that can still be read
 LABELS_FILE = "likely_wrong_labels.csv"
 NUM_BINS = 15
 MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
+NUM_DRAWS = 200  # of right and wrong predictions, to see what chance makes of a calibration error
 LEAST_BINS = 3  # of a diagram, which would say nothing with fewer
 
 # ---- classes -------------------------------------------------------------------------------------------------------
@@ -118,6 +122,42 @@ def calibration_error(found: list[Bin]) -> float:
     images."""
     total = sum(each.num_images for each in found)
     return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
+
+
+def chance_error(confidence: np.ndarray) -> float:
+    """Return the calibration error that one of 20 nets exceeds by chance which are exactly as sure as they are right.
+    confidence: of each image."""
+    confidence, draw = confidence[np.isfinite(confidence)], np.random.default_rng(0).random
+    drawn = (calibration_bins(confidence, draw(len(confidence)) < confidence) for _ in range(NUM_DRAWS))
+    return float(np.quantile([calibration_error(bins) for bins in drawn], 0.95))
+
+
+def calibration_figures(found: Predictions, bins: list[Bin]) -> dict[str, str | bool]:
+    """Return what the page says of the calibration, "" for a figure that is not known, or is printed as before
+    the best temperature. is_chance: the error may be by chance alone. bins: result of calibration_bins."""
+    measured: dict[str, float | None] = found.evaluation.get("calibration", {})
+    ece, chance, temperature = calibration_error(bins), chance_error(found.confidence), measured.get("temperature")
+    confidence = found.confidence[np.isfinite(found.confidence)]
+
+    def other(key: str, before: float | None, words: Callable[[float], str]) -> str:
+        value = measured.get(key)
+        if value is None or before is None or words(value) == words(before):
+            return ""
+        return words(value)
+
+    nll = measured.get("nll")
+    return {
+        "is_chance": ece <= chance,
+        "ece": percent(ece, 1),
+        "chance": percent(chance, 1),
+        "temperature": "" if temperature is None else f"{temperature:.2f}",
+        "no_temperature": NO_TEMPERATURE if measured.get("temperature", 1) is None else "",
+        "ece_then": other("ece_at_temperature", ece, lambda value: percent(value, 1)),
+        "loss": "" if nll is None else format_loss(nll),
+        "loss_then": other("nll_at_temperature", nll, format_loss),
+        "confidence": percent(float(confidence.mean()), 0) if len(confidence) else "",
+        "right": interval_words(int(found.is_right.sum()), len(found)),
+    }
 
 
 def fill_diagram(found: list[Bin]) -> bool:

@@ -27,17 +27,20 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
     shown = []
     if run.best is not None:
         number, epoch = run.summary.get("num_val_images"), run.best_epoch
-        at = "" if epoch is None else f"epoch {epoch}" if epoch else f"the start: {run.summary.get('start') or START}"
+        at = "" if epoch is None else f"epoch {epoch}"
+        if epoch == 0:
+            at = f"{'the start: ' if run.is_trained else ''}{run.summary.get('start') or START}"
 
         def note(metric: str, value: float) -> str:
             is_counted = metric in (TOP1.name, TOP5.name) and isinstance(number, int)
             words = interval_words(value * number, number) if is_counted and number else ""
-            return ", ".join(filter(None, (words, at)))
+            images = count_noun(number, "validation image") if is_counted and number else ""
+            return ", ".join(filter(None, (words, images, at)))
 
         value = run.score.text(run.best)
         if run.score == TOP1 and run.best == 1 and isinstance(number, int):
             value = _all_of(number)
-        shown.append((f"best {run.score.title}", value, note(run.score.name, run.best)))
+        shown.append((f"{'best ' if run.is_trained else ''}{run.score.title}", value, note(run.score.name, run.best)))
         for name, value in run.at_best.items():
             is_given = name == TOP5.name and (run.summary.get("num_classes") or MANY_CLASSES) < MANY_CLASSES
             if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
@@ -50,13 +53,11 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
             is_among = (found.top == found.target[:, None]).any(axis=1)
             words = interval_words(int(is_among.sum()), len(found))
             shown.append((f"top-{num}", percent(float(is_among.mean())), words))
-    if run.train_s is not None:
+    if run.train_s is not None and run.is_trained:
         done, most = run.epochs, run.max_epochs
         trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
         if (last := max(run.metrics["epoch"], default=0)) > done:
             trained += f", and a part of epoch {last:.0f}"
-        elif not (done or most):
-            trained = "no epoch"
         if run.best_epoch == 0 and last:
             trained += ", none better than the start"
         shown.append(("training time", duration(run.train_s), trained))
@@ -80,7 +81,7 @@ def with_words(name: str) -> str:
 def further_facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
     """Return the facts shown below the key figures on the page, as (name, text) pairs."""
     summary, options = run.summary, run.options
-    rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
+    rate, reference = options.get("optim.lr") if run.is_trained else None, options.get("optim.reference_batch")
     if reference and options.get("optim.scaling") != "none":  # the curve shows the scaled rate
         rate = f"{rate} per {reference} images"
     numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
@@ -95,7 +96,7 @@ def further_facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
         "Images": f"{' + '.join(counts)} images of {numbers.get('num_classes')} classes" if counts else "",
         "Image size": f"{options.get('data.image_size')} pixels",
         "Optimizer": f"{options.get('optim.name')}, lr {rate}" if rate else "",
-        "Batch": f"{numbers['global_batch_size']} images" if "global_batch_size" in numbers else "",
+        "Batch": f"{numbers['global_batch_size']} images" if "global_batch_size" in numbers and run.is_trained else "",
         "Precision": summary.get("precision"),
         "Parameters": numbers.get("num_parameters"),
         "Seed": options.get("seed"),

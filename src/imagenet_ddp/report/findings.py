@@ -30,16 +30,21 @@ def sentences(
     few: str,
     is_held_out: bool,
     is_chosen: bool,
+    is_ordered: bool,
 ) -> list[tuple[str, str]]:
     """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. few: what tells
-    more about a class of few images; "": nothing. is_chosen: whether the best epoch was chosen by these images."""
+    more about a class of few images; "": nothing. is_chosen: whether the best epoch was chosen by these images.
+    is_ordered: whether the page says elsewhere what accuracy to expect, by more than these images."""
     num_right, total = int(found.is_right.sum()), len(found)
-    said = [(
-        f"{num_right:,} of {count_noun(total, 'image')} {'is' if num_right == 1 else 'are'} predicted correctly: "
-        f"{percent(num_right / total, 1)}. "
-        f"For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
+    expect = (
+        f" For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
         f"{'.' if is_held_out else ', if the net was not trained on them.'}"
-        f"{' The best epoch was chosen by these images: new ones may do a little worse.' if is_chosen else ''}",
+        f"{' The best epoch was chosen by these images: new ones may do a little worse.' if is_chosen else ''}"
+    )
+    said = [(
+        f"{num_right:,} of {count_noun(total, 'validation image' if is_held_out else 'image')} "
+        f"{'is' if num_right == 1 else 'are'} predicted correctly: {percent(num_right / total, 1)}."
+        f"{'' if is_ordered else expect}",
         "classes",
     )]  # fmt: skip
     if found.is_known is not None and (number := int((~found.is_known).sum())):
@@ -47,7 +52,7 @@ def sentences(
         words = _without(found, ~found.is_known)
         new = interval_words(number, len(found))
         text = f"{number:,} {are} {UNLIKE} ({new} of new images like these): {words}."
-        said.append((text, "classes"))
+        said.append((text, "unlike"))
     mean = float(np.mean(found.confidence))
     if abs(gap := num_right / total - mean) > UNSURE:
         more, how = ("less", "; longer training usually makes it surer") if gap > 0 else ("more", "")

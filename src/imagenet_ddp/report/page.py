@@ -12,8 +12,8 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.cli.photograph_lines import check_line
-from imagenet_ddp.config.figures import NO_TEMPERATURE
 from imagenet_ddp.config.section import leaves
+from imagenet_ddp.curation.accuracies import TITLE
 from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report import error_analysis, predictions
@@ -105,46 +105,44 @@ def build(
         "facts": further_facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
         "next_steps": steps,
         "curves": _curves(run.metrics, title) if len(run.metrics["epoch"]) > 1 else None, "findings": [],
-        "near_copies": None, "decides": "", "folder": way_from(out / PAGE, found.started_in if found else ""),
+        "near_copies": None, "decides": "", "expected": [], "meaning": "",
+        "folder": way_from(out / PAGE, found.started_in if found else ""),
     }  # fmt: skip
     files = dict[str, bytes]()
     training = training_sentence(run)
     lines += [training]
     if found is not None and len(found):
         with import_torch():
-            from imagenet_ddp.curation.features import current
-            from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
-            from imagenet_ddp.report.expected_accuracy import beside_check
+            from imagenet_ddp.report.accuracies import accuracies_of, last_check
             from imagenet_ddp.report.label_choices import decided_of
-            from imagenet_ddp.report.near_copies import last_pass, near_copies_of
+            from imagenet_ddp.report.near_copies import near_copies_of
             from imagenet_ddp.report.pictures import relabel_lines
             from imagenet_ddp.sections.section import other_classes
-        last = None if near_copies is not None else last_pass(found)
-        expected, by_check = beside_check(found, run) if is_held_out else ("", False)
-        is_checked = (
-            by_check or near_copies is not None or (last is not None and current(last, NEAR_COPIES) is not None)
-        )
-        judged = _what_a_check_adds(run) if is_held_out and not is_checked else ""
-        few = "a check judges it by all of its photographs" if expected or judged else ""
+        check = last_check(found)
+        measured, meaning = accuracies_of(found, run, check) if is_held_out else ([], "")
+        judged = _what_a_check_adds(run) if is_held_out and not check and near_copies is None else ""
+        few = "a check judges it by all of its photographs" if measured or judged else ""
         is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
-        more, verdict = _analyse(found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen)
-        if copies := near_copies_of(found, near_copies, last, delimiter):
+        more, verdict = _analyse(
+            found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen, is_ordered=bool(measured)
+        )
+        expected = [each.sentence for each in measured]
+        context |= {"expected": expected, "meaning": meaning}
+        lines += [f"{TITLE}:"] if expected else []
+        lines += [*(f"{place}. {each}" for place, each in enumerate(expected, 1)), meaning]
+        if copies := near_copies_of(found, near_copies, check, delimiter):
             section, said = copies
             more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]
             more["near_copies"] = section if section.title else None
             files |= section.files
             lines += said
-        if expected:
-            first, section = more["findings"][0]
-            more["findings"][0] = (f"{first} {expected}", section)
-            lines.append(expected)
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         file, is_judged = out / error_analysis.LABELS_FILE, not more["inaccurate"]
         require_readable(file)
         of_list, of_page = relabel_lines(found, file, out / DECISIONS) if is_judged else ("", "")
         decided = decided_of(found, file, of_list)
         relabel = of_list if len(wrong_labels.rows) else ""
-        for item in (*more["worst"], *more["doubtful"]):
+        for item in (*more["worst"], *more["doubtful"], *more["unlike"]):
             classes = other_classes(item["likeliest"], found.classes, item["class"])
             item["choice"] = decided.choice(file.name, item["path"], item["class"], classes=classes)
         decides = "" if pictures.reason else of_page
@@ -173,10 +171,10 @@ def _what_a_check_adds(run: Run) -> str:
 
 
 def _analyse(
-    found: Predictions, maps: bool, judged: str, few: str, *, is_held_out: bool, is_chosen: bool
+    found: Predictions, maps: bool, judged: str, few: str, *, is_held_out: bool, is_chosen: bool, is_ordered: bool
 ) -> tuple[dict[str, Any], str]:
     """Return (what page.html needs beside the facts, a sentence about the labels). judged: by whom the labels of the
-    training images are. few: as in sentences. is_chosen: whether the best epoch was chosen by these images."""
+    training images are. few, is_chosen, is_ordered: as in sentences."""
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
     wrong_labels = error_analysis.likely_wrong(found)
@@ -187,11 +185,12 @@ def _analyse(
     doubts = np.where(found.prediction >= 0, second / np.maximum(found.confidence, 1e-12), 0)
     num_doubtful = int((doubts >= DOUBTFUL).sum())
     doubtful: list[int] = np.argsort(-doubts, kind="stable")[: num_doubtful or LEAST_SURE][:NUM_THUMBNAILS].tolist()
-    pictures = read_pictures(found, [*worst, *doubtful], worst[:NUM_MAPS] if maps else [])
+    strange = [] if found.is_known is None else np.flatnonzero(~found.is_known)
+    unlike: list[int] = [*map(int, sorted(strange, key=lambda row: found.confidence[row]))]
+    shown = [*worst, *doubtful, *unlike[:NUM_THUMBNAILS]]
+    pictures = read_pictures(found, shown, worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
     bins = error_analysis.calibration_bins(found.confidence, found.is_right)
-    measured: dict[str, float | None] = found.evaluation.get("calibration", {})
-    calibration = {key: each for key, each in measured.items() if each is not None}
     table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
     matrix = error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes))
     order = sorted(range(len(found.labels)), key=lambda number: alphabetical(found.labels[number]))
@@ -200,7 +199,7 @@ def _analyse(
     table.sort(key=lambda row: (row.accuracy is None, row.accuracy, -row.num_images, alphabetical(row.label)))
     context = {
         "pictures": pictures,
-        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, few, is_held_out, is_chosen),
+        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, few, is_held_out, is_chosen, is_ordered),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": table,
@@ -210,6 +209,8 @@ def _analyse(
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "num_doubtful": num_doubtful,
+        "unlike": [item(row) for row in unlike[:NUM_THUMBNAILS]],
+        "num_unlike": len(unlike),
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
         "csv_name": error_analysis.LABELS_FILE,
@@ -218,8 +219,7 @@ def _analyse(
             for scheme in ("light", "dark")
             if error_analysis.fill_diagram(bins)
         },
-        "calibration": {"ece": error_analysis.calibration_error(bins), **calibration},
-        "no_temperature": NO_TEMPERATURE if measured.get("temperature", 1) is None else "",
+        "calibration": error_analysis.calibration_figures(found, bins),
         "judged": judged,
         "inaccurate": inaccurate,
     }  # fmt: skip

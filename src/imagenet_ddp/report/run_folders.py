@@ -44,6 +44,11 @@ class Run:
     train_cpu_s: float | None = None  # over all processes, including data loader workers
 
     @property
+    def is_trained(self) -> bool:
+        """Return whether the run was to train by steps: experiment=probe fits the last layer alone, by a regression."""
+        return self.options.get("trainer.max_epochs") != 0
+
+    @property
     def max_epochs(self) -> int | None:
         """Return the number of epochs to train; None if it is not limited, or depends on the time."""
         most = None if self.options.get("budget_min") else self.options.get("trainer.max_epochs")

@@ -19,6 +19,7 @@ from imagenet_ddp.cli.photograph_lines import check_line, train_line, untrained_
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.curation.accuracies import TITLE, in_order, of_folds, of_net
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.job import Job
@@ -83,7 +84,9 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
     """Return the last lines of the log. ignored: sentences about the parts of image files that are left out."""
     best, data = parts.train_log.best.value, job.config.data
     lines = _end_lines(job, parts)
-    if best is not None:
+    if estimated := _estimate_lines(parts):
+        lines += estimated
+    elif best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         score = parts.module.task.score
         time = f", in {train_s:.0f} s of training" if parts.trainer.global_step else ""
@@ -125,6 +128,8 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
     if (key := ended_by(parts.trainer, parts.train_log.num_epochs)) is None:
         return []
     value = leaves(to_plain(job.config)).get(key)
+    if value == 0:  # nothing was to be trained
+        return []
     of = "a callback that sets trainer.should_stop" if key == "callbacks" else key
     epochs, begun = parts.train_log.num_epochs, parts.train_log.num_begun
     steps = count_noun(parts.trainer.global_step, "step")
@@ -132,6 +137,18 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
     if isinstance(value, float) and value.is_integer():  # as it is typed
         value = int(value)
     return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}{at}."]
+
+
+def _estimate_lines(parts: Run) -> list[str]:
+    """Return what accuracy to expect of a net whose last layer alone is fitted, the most reliable first."""
+    head = find_callback(parts.trainer, RegressionHead)
+    if head is None or head.estimate is None:
+        return []
+    folds, best, number = head.estimate.regression, parts.train_log.best.value, parts.module.val_counts[0]
+    found = [of_folds(folds.num_right, folds.num_images, f"all {folds.num_images:,} training images")]
+    found += [of_net(round(best * number), number)] if best is not None and number else []
+    said = [f"{place}. {each.sentence}" for place, each in enumerate(in_order(found), 1)]
+    return [f"{TITLE}:", *said, head.estimate.curve.sentence]
 
 
 def _other_best_lines(parts: Run) -> list[str]:

@@ -28,10 +28,9 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
     """Return the lines for the screen: ranks, data, recipe, the arithmetic of batch and learning rate, net, device, and
     what may be a mistake. Together with detail_lines they have each automatic choice."""
     config, place, classes = plan.config, plan.place, data.source.classes
-    optim, options, model = config.optim, config.data, config.model
+    options, model = config.data, config.model
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
     location = where(data.train_images.location) if options.root or options.target else ""
-    decay = f" weight decay {optim['weight_decay']:g}," if "weight_decay" in optim else ""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in net.parameters()]
     number, trained = sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
     parameters = count_noun(number, "parameter") + (f" ({trained:,} of them trained)" if trained != number else "")
@@ -40,18 +39,7 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         f"Data: {options.target or options.name}, {len(data.train_images):,} training and {len(data.val_images):,}"
         f" validation images of {count_noun(len(classes), 'class')}{location}.{sampled}",
         *data.source.notes,
-        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
-        f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
-        f" schedule {_schedule_words(plan)}, loss {_loss_words(config.loss)}"
-        + (f", transform {config.transform.target}" if config.transform.target else "")
-        + (f", steps of {config.module.target}." if config.module.target else "."),
-        *_class_weight_lines(plan, classes, CLASSES_ON_SCREEN),
-        *_batch_lines(plan),
-        *large_batch_lines(plan, options.repeats * len(data.train_images)),
-        f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
-        if scaling_rule(optim) != "none"
-        else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
-        *(_warmup_lines(plan) if plan.warmup_epochs.value else []),
+        *_recipe_lines(plan, data),
         f"Net: {model.target or model.name}, {parameters}"
         + ("." if plan.compile.value == "off" else f", compiled (mode {plan.compile.value}).")
         + f" Device: {_device(plan)}, {plan.precision.value},"
@@ -59,7 +47,30 @@ def opening_lines(plan: Plan, data: ImageDataModule, net: nn.Module) -> list[str
         f" {count_noun(plan.num_workers.value, 'loader worker')}.",
         *own_module_lines(model.target, net),
         *from_scratch_lines(config, len(data.train_images)),
-        *mirrored_class_lines(options, classes),
+        *(mirrored_class_lines(options, classes) if config.trainer.max_epochs != 0 else []),
+    ]
+
+
+def _recipe_lines(plan: Plan, data: ImageDataModule) -> list[str]:
+    """Return the lines on what is trained, and how. A run of no epochs has no optimizer, batch or learning rate."""
+    config, options, optim = plan.config, plan.config.data, plan.config.optim
+    if config.trainer.max_epochs == 0:
+        what = "the last layer alone, by logistic regression" if config.model.head == "regression" else "no training"
+        return [f"Recipe: {what}, at {options.image_size} pixels."]
+    decay = f" weight decay {optim['weight_decay']:g}," if "weight_decay" in optim else ""
+    return [
+        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(config.trainer.max_epochs)} at"
+        f" {options.image_size} pixels, optimizer {optim.target or optim.name},{decay}"
+        f" schedule {_schedule_words(plan)}, loss {_loss_words(config.loss)}"
+        + (f", transform {config.transform.target}" if config.transform.target else "")
+        + (f", steps of {config.module.target}." if config.module.target else "."),
+        *_class_weight_lines(plan, data.source.classes, CLASSES_ON_SCREEN),
+        *_batch_lines(plan),
+        *large_batch_lines(plan, options.repeats * len(data.train_images)),
+        f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
+        if scaling_rule(optim) != "none"
+        else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
+        *(_warmup_lines(plan) if plan.warmup_epochs.value else []),
     ]
 
 
@@ -70,12 +81,9 @@ def detail_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     few = [f"Top-5 is always 100 % with {count_noun(len(classes), 'class')}, and is left out of this log."]
     return [
         *([place.sentence()] if place.world_size == 1 else []),
-        *_class_weight_lines(plan, classes, len(classes)),
-        *_averaging_lines(plan),
-        *([] if plan.warmup_epochs.value else _warmup_lines(plan)),
+        *(_training_lines(plan, classes) if config.trainer.max_epochs != 0 else []),
         f"Device: {_device(plan)}, {plan.accelerator.reason}; {count_noun(torch.get_num_threads(), 'thread')} per"
         f" process ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
-        f"Optimizer step: {'fused' if plan.fused.value else 'not fused'}, {plan.fused.reason}.",
         f"Net: {'channels_last' if config.model.channels_last else 'contiguous'}, "
         + (
             f"not compiled ({why_compiled.rstrip('.')})."
@@ -88,6 +96,16 @@ def detail_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
         f" JPEG decoder: {plan.decoder.reason}.",
         *(few if len(classes) <= 5 else []),
+    ]
+
+
+def _training_lines(plan: Plan, classes: Sequence[str]) -> list[str]:
+    """Return the lines of detail_lines on steps of the optimizer."""
+    return [
+        *_class_weight_lines(plan, classes, len(classes)),
+        *_averaging_lines(plan),
+        *([] if plan.warmup_epochs.value else _warmup_lines(plan)),
+        f"Optimizer step: {'fused' if plan.fused.value else 'not fused'}, {plan.fused.reason}.",
     ]
 
 

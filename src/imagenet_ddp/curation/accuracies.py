@@ -1,0 +1,48 @@
+"""Put the accuracies that were measured of a net into the order in which to believe them, in words."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from imagenet_ddp.curation.interval import interval, interval_words
+from imagenet_ddp.system.text import count_noun, percent
+
+TITLE = "What accuracy to expect on new images like these (95 % interval), the most reliable first"
+
+
+class Measured(NamedTuple):
+    """An accuracy. words: on what it was measured, and how. distance: 0 for that of this net, or of one that is made in
+    the same way; 1 for that of the net before it was trained; 2 for that of another net, or at another image size."""
+
+    num_right: int
+    num_images: int
+    words: str
+    distance: int = 0
+
+    @property
+    def sentence(self) -> str:
+        share = percent(self.num_right / self.num_images, 1)
+        return f"{share} ({interval_words(self.num_right, self.num_images)}): {self.words}."
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return interval(self.num_right, self.num_images)
+
+
+def of_net(num_right: int, num_images: int, *, is_chosen: bool = False) -> Measured:
+    """Return the accuracy of a net on its validation images. is_chosen: whether they have chosen its best epoch."""
+    chosen = ", by which its best epoch was chosen: on new ones, it may be a little lower" if is_chosen else ""
+    return Measured(num_right, num_images, f"this net, on {count_noun(num_images, 'validation image')}{chosen}")
+
+
+def of_folds(num_right: int, num_images: int, by: str, *, distance: int = 0, but: str = "") -> Measured:
+    """Return the accuracy of regressions to the features of images. by: who has fitted them, to which images. but: what
+    else is different from the net."""
+    before = ", on what the net gave before its training" if distance == 1 else ""
+    return Measured(
+        num_right, num_images, f"{by}, each predicted by a regression that had not learned it{before}{but}", distance
+    )
+
+
+def in_order(found: Iterable[Measured]) -> list[Measured]:
+    """Return the nearest to the net first, and of equally near ones that of the most images."""
+    return sorted(found, key=lambda each: (each.distance, -each.num_images))

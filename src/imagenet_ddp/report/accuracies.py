@@ -1,0 +1,71 @@
+"""Compare the accuracy of a net on its validation images with what a check, or the run itself, expects on new images
+from regressions to all of the images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.config.figures import START
+from imagenet_ddp.config.section import leaves
+from imagenet_ddp.config.validators import integer, is_mapping, number
+from imagenet_ddp.curation.accuracies import Measured, in_order, of_folds, of_net
+from imagenet_ddp.curation.features import CHECK, OF_NET, find_pass
+from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.report.run_folders import Run
+from imagenet_ddp.runs.result_files import read_config
+from imagenet_ddp.system.files import read_mapping
+
+_COUNT, _SHARE = integer(1, 2**63 - 1), number(0, 1)
+_SIZE = "data.image_size"
+
+
+def last_check(found: Predictions) -> dict[str, Any]:
+    """Return what the last check of the evaluated images has left, which may come from a stranger; {} if there is
+    none."""
+    folder = find_pass(found.paths, found.started_in, beside=CHECK)
+    return {} if folder is None else read_mapping(folder / CHECK)
+
+
+def accuracies_of(found: Predictions, run: Run, check: Mapping[str, Any]) -> tuple[list[Measured], str]:
+    """Return (what accuracy to expect on new images, the most reliable first; what their difference means, or ""). Of
+    one accuracy, there is no order: ([], ""). check: result of last_check."""
+    is_regression = run.best_epoch == 0 and run.summary.get("start", START) != START
+    own = of_net(int(found.is_right.sum()), len(found), is_chosen=len(run.metrics["epoch"]) > 1)
+    distance, folds = 0 if is_regression else 1, list[Measured]()
+    if counted := _counted(check):
+        but = _difference(check.get("net"), {**run.options, **leaves(read_config(found.folder))})
+        by = f"a check, on all {counted[1]:,} images"
+        folds.append(of_folds(*counted, by, distance=2 if but else distance, but=but))
+    if counted := _counted(run.summary.get("expected")):
+        folds.append(of_folds(*counted, f"this training, on its {counted[1]:,} training images", distance=distance))
+    if not folds:
+        return [], ""
+    return in_order([own, *folds]), _meaning(own, in_order(folds)[0])
+
+
+def _difference(net: Any, options: Mapping[str, Any]) -> str:
+    """Return how the net of a check differs from that of a run; "" if it does not."""
+    net = net if is_mapping(net) else {}
+    if any(net.get(key) != options.get(key) for key in OF_NET if key != _SIZE):
+        return ", of another net"
+    if net.get(_SIZE) != options.get(_SIZE):
+        return f", at {net.get(_SIZE)} pixels, whereas this net was evaluated at {options.get(_SIZE)}"
+    return ""
+
+
+def _meaning(own: Measured, folds: Measured) -> str:
+    """Return what it means that two intervals have nothing in common."""
+    if folds.distance == 2 or (own.interval[1] >= folds.interval[0] and own.interval[0] <= folds.interval[1]):
+        return ""
+    is_lower = own.interval[1] < folds.interval[0]
+    if folds.distance == 0:
+        return f"The validation images are {'harder' if is_lower else 'easier'} than the others."
+    if is_lower:
+        return "This net is right less often than before its training: train it longer, or by experiment=own_photos."
+    return "This net is right more often than before its training."
+
+
+def _counted(plain: Any) -> tuple[int, int] | None:
+    """Return the right and all images of an accuracy that a file says; None if it says none."""
+    if not is_mapping(plain) or not (_SHARE.accepts(plain.get("top1")) and _COUNT.accepts(plain.get("num_images"))):
+        return None
+    return round(plain["top1"] * plain["num_images"]), plain["num_images"]
