@@ -169,7 +169,7 @@ def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         assert chosen == "32-true" and "images this small" in reason
     monkeypatch.setattr(devices, "bf16_units", lambda: "")
     assert devices.choose_precision("auto", "cpu", DataConfig(image_size=64), lambda: 0.0)[0] == "32-true"
-    for asked, name in ((64, "64-true"), ("16", "16-mixed"), ("bf16", "bf16-mixed")):
+    for asked, name in ((64, "64-true"), ("bf16", "bf16-mixed")):
         assert devices.choose_precision(asked, "cpu", DataConfig(image_size=16), lambda: 0.0) == (name, "as set")
 
 
@@ -210,6 +210,13 @@ def test_precision_of_gpus(name: str, major: int, expected: str, monkeypatch: py
     value, reason = devices.choose_precision("auto", "cuda", DataConfig(), pytest.fail, 0)
     assert value == expected and name in reason
     assert devices.choose_precision("32", "cuda", DataConfig(), pytest.fail, 0) == ("32-true", "as set")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cpu", "bf16-mixed"), ("cuda", "16-mixed"), ("mps", "16-mixed")])
+def test_the_precision_that_is_announced_is_the_one_that_lightning_uses(kind: str, expected: str) -> None:
+    assert {devices.choose_precision(asked, kind, DataConfig(), pytest.fail)[0] for asked in ("16", "16-mixed")} == {
+        expected
+    }
 
 
 def test_gradients_in_bf16_at_the_smallest_size() -> None:

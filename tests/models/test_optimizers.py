@@ -14,6 +14,7 @@ from torch import nn
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.optimizers import OPTIMIZERS, OptimConfig, OwnOptimizer
+from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.schema.schedules import SCHEDULES, Cosine, MultiStep, ScheduleConfig, Step
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
@@ -26,7 +27,7 @@ from imagenet_ddp.models.lr_schedules import (
     scaling_rule,
     schedule_spanning,
 )
-from imagenet_ddp.models.optimizers import make_optimizer, parameter_groups, place_state
+from imagenet_ddp.models.optimizers import choose_fused, make_optimizer, parameter_groups, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
@@ -194,7 +195,6 @@ def test_the_groups_do_not_depend_on_the_number_of_devices():
         ((), (True, "torch has one kernel for the step on CPUs")),
         (("optim=adamw", "trainer.precision=32-true", "trainer.gradient_clip_val=1"), (True, "one kernel")),
         (("optim=adamw", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1"), (False, "does not clip")),
-        (("optim=adam", "trainer.precision=16-mixed"), (False, "unscale the gradients")),
         (("optim=rmsprop",), (False, "no fused rmsprop")),
         (("strategy.find_unused_parameters=true", "strategy=ddp"), (False, "only some weights have a momentum")),
         (("model.weights=DEFAULT", "model.freeze=backbone", "model.unfreeze_epoch=1"), (False, "only some weights")),
@@ -203,6 +203,11 @@ def test_the_groups_do_not_depend_on_the_number_of_devices():
 def test_fused_where_it_can_be(options: tuple[str, ...], expected: tuple[bool, str]):
     plan = plan_of("optim=sgd", "trainer.precision=32-true", *options)
     assert plan.fused.value == expected[0] and expected[1] in plan.fused.reason
+
+
+def test_no_fused_step_of_scaled_gradients():
+    is_fused, reason = choose_fused(RunConfig(optim=optim(name="adam")), "cuda", "16-mixed")
+    assert not is_fused and "unscale the gradients" in reason
 
 
 @pytest.mark.parametrize("to_channels_last", [False, True])

@@ -190,7 +190,10 @@ def choose_precision(
     of the machine may be older; None if the process has no GPU of its own.
     """
     if requested not in ("auto", None):
-        return LONG_NAMES.get(str(requested), str(requested)), "as set"
+        precision = LONG_NAMES.get(str(requested), str(requested))
+        if precision == "16-mixed" and kind == "cpu":
+            return "bf16-mixed", "in place of 16-mixed, which needs a GPU"
+        return precision, "as set"
     if requested is None:
         return "32-true", "Lightning's default"
     if kind == "cuda":
