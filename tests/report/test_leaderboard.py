@@ -48,6 +48,16 @@ def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
     assert "interrupted" in as_text(table, 40)[0][-1], "on a narrow terminal, too"
 
 
+def test_of_equal_scores_the_smaller_loss_comes_first(tmp_path: Path):
+    for name in "ab":
+        make_run(tmp_path / name, {"trainer.max_epochs": 1}, top1=0.7)
+    file = tmp_path / "b/metrics.csv"
+    text = file.read_text()
+    assert text.count(",1.0,") == 1, "val/loss"
+    file.write_text(text.replace(",1.0,", ",0.9,"))
+    assert [run.folder.name for run in best_first(tmp_path).runs] == ["b", "a"]
+
+
 def test_only_runs_that_were_validated_on_the_same_images_are_ranked(tmp_path: Path):
     """The largest set comes first; a run that has not ended yet belongs to the images that it was validated on, and
     those of another seed or fold to the images that they are drawn from."""

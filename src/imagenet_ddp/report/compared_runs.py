@@ -1,5 +1,6 @@
 """Put runs in order, and tell which of them were validated on the same images, because only these can be ranked."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from imagenet_ddp.config.figures import Figure
+from imagenet_ddp.config.figures import LOSS, Figure
 from imagenet_ddp.report.differing_options import Differences, canonical, find_differences, option
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.runs import plots
@@ -32,16 +33,18 @@ class ComparedRuns:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "ComparedRuns":
         """Sort the runs: those of the largest set of validation images first, and within a set, the best. There, runs
-        with another score than the first follow, and those without validation come last. Ties keep their order."""
+        with another score than the first follow, and those without validation come last. Of equal scores, the loss
+        decides, as for best.ckpt."""
         sets, scores = image_sets(runs), [run.score.name for run in runs if run.best is not None]
         sizes = Counter(sets)
 
-        def place(number: int) -> tuple[int, int, int, float]:
+        def place(number: int) -> tuple[int, int, int, float, float]:
             run, of_run = runs[number], sets[number]
             if run.best is None:
-                return -sizes[of_run], of_run, len(scores), 0.0
+                return -sizes[of_run], of_run, len(scores), 0.0, 0.0
             best = -run.best if run.score.mode == "max" else run.best
-            return -sizes[of_run], of_run, scores.index(run.score.name), best
+            loss = run.at_best.get(LOSS.name, math.inf)
+            return -sizes[of_run], of_run, scores.index(run.score.name), best, loss
 
         order = sorted(range(len(runs)), key=place)
         ordered, number_of = [runs[number] for number in order], dict[int, int]()
