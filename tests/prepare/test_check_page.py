@@ -65,11 +65,11 @@ def test_what_is_good_and_what_to_mend_first(photos: Path, monkeypatch: pytest.M
     html = page_of(photos, monkeypatch)
     text = words_of(html)
     to_mend, _, good = text.partition("What to mend first")[2].partition("What is good")
-    assert to_mend.index("1 of 55 images cannot be read") < to_mend.index("in two classes, so that one label is wrong")
+    assert to_mend.index("in two classes, so that one label is wrong") < to_mend.index("1 of 55 images cannot be read")
     assert f"1 class has fewer than 20 images, too few to learn from and to judge by: {EVIL} (2)" in to_mend
     assert "1 image that cannot be read is not counted." in text
     assert "1 image is hard to recognise: blurry." in to_mend
-    assert "No file is an exact copy" not in good and "54 images can be read." in good
+    assert "No file is an exact copy" not in good
     with (photos.parent / "checked" / "quality.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = [*csv.DictReader(file)]
     poor = {Path(row["path"]).name: row["issues"] for row in rows if row["issues"]}
@@ -500,7 +500,7 @@ def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, mon
         browser.open(page.with_name("other.html").as_uri())
         assert browser.evaluate(values) == proposed
         browser.open(page.as_uri())
-        browser.evaluate("confirm = () => true; decisions.lastElementChild.click()")
+        browser.evaluate("confirm = () => true; decisions.children[2].click()")
         assert (browser.evaluate(values), browser.evaluate(bar)[2]) == (proposed, "")
         deny = "Object.defineProperty(window, 'localStorage', { get() { throw new Error(); } })"
         for storage in ("", deny):

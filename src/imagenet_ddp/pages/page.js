@@ -14,7 +14,8 @@ for (const line of document.querySelectorAll("code.line")) {
 const decisions = document.getElementById("decisions");
 if (decisions) {
   const choices = Array.from(document.querySelectorAll("select")), proposed = choices.map((each) => each.value);
-  const clear = decisions.appendChild(Object.assign(document.createElement("button"), { textContent: "Clear" }));
+  const clear = Object.assign(document.createElement("button"), { textContent: "Clear" });
+  decisions.querySelector("button").after(clear);
   let digest = 0, isKept = true, made = []; // by a person, in this order: [place in choices, value]
   for (const letter of document.querySelector("main").innerHTML) digest = (31 * digest + letter.codePointAt(0)) | 0;
   const key = `imagenet_ddp.decisions.${digest}`;

@@ -23,10 +23,10 @@ TO_MEND = "What to mend first"
 # what is equally urgent is in this order; a function returns None if its section has nothing to say
 SECTIONS: tuple[Callable[[Checked], Section | None], ...] = (
     expected_accuracy,
-    unreadable,
-    outside,
     exact_copies,
     near_copies,
+    unreadable,
+    outside,
     wrong_labels,
     quality,
     classes,
@@ -65,7 +65,6 @@ def check_page(
     figures = [
         *(figure for section in sections for figure in section.figures),
         ("images", f"{sum(map(len, checked.images.values())):,}", ", ".join(numbers)),
-        ("classes", f"{len(checked.labels):,}", ""),
     ]
     where = f" in {name}" if (name := Path(checked.root).name) else ""
     return render(Path(__file__).with_name(PAGE), {

@@ -40,10 +40,12 @@ def expected_accuracy(checked: Checked) -> Section | None:
                   for number, each in zip(curve.num_images, curve.accuracies, strict=True)],
     }  # fmt: skip
     figure = ("expected accuracy", percent(whole.share, 1), range_words)
-    urgency = Urgency.GOOD if whole.share >= GOOD else Urgency.SOON
-    finding = Finding(f"{words} ({range_words} of them, a 95 % interval).", urgency, NAME)
+    finding = Finding(
+        f"Only {words[0].lower()}{words[1:]} ({range_words} of them, a 95 % interval).", Urgency.SOON, NAME
+    )
+    findings = [finding] if whole.share < GOOD else []  # else the figure says it
     line = f"Expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words})."
-    return Section(NAME, "Accuracy", context, [finding], "What accuracy to expect", [figure], lines=[line])
+    return Section(NAME, "Accuracy", context, findings, "What accuracy to expect", [figure], lines=[line])
 
 
 def _not_checked(checked: Checked) -> Section | None:

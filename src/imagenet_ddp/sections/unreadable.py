@@ -25,6 +25,4 @@ def unreadable(checked: Checked) -> Section | None:
     ]
     context = {"rows": rows, "number": number, "file": FILE, "command": checked.relabel.get(FILE, "")}
     findings = [Finding(text, Urgency.FIRST, "unreadable")]
-    if number < total:
-        findings.append(Finding(f"{count_noun(total - number, 'image')} can be read.", Urgency.GOOD))
     return Section("unreadable", "Unreadable", context, findings, "Unreadable images", files=files, decide=FILE)
