@@ -455,14 +455,22 @@ def test_the_page_classifies_in_a_browser(
             "answer(text, '', { probabilities: facts.labels.map((_, number) => number ? 0 : 0.5) }); "
             "const { offsetHeight } = text.querySelector('ol span'); item.remove(); return offsetHeight; })()"
         )
-        saved = list(csv.reader(browser.evaluate("rows.pop() && table()").splitlines()))
+        browser.drop(*paths)
+        assert browser.evaluate("queue.then(() => [rows.size, state.textContent])") == [
+            len(items), f"{turned.name} has its answer below."], "a picture has one row"  # fmt: skip
+        saved = list(csv.reader(browser.evaluate("table()").splitlines()))
         unsure = browser.evaluate(
-            "(() => { const item = element('li'); facts.familiarity_threshold = 0.1; "
+            "(() => { const item = results.appendChild(element('li')); facts.familiarity_threshold = 0.1; "
             "return [[0.6, 0], [0.4, 1], [0.9, 0]]"
-            ".map(([share, familiarity]) => { answer(item, '=1', { probabilities: facts.labels.map((_, number) => "
-            "number ? number === 1 ? 0.3 : 0 : share), familiarity }); return item.querySelector('h2:last-of-type')"
-            ".textContent; }).concat(table().includes(`\"'=1\"`), item.querySelector('ol').childElementCount); })()"
+            ".map(([share, familiarity]) => { const probabilities = facts.labels.map((_, number) => number ? number === 1 "
+            "? 0.3 : 0 : share); rows.set(item, answer(item, '=1', { probabilities, familiarity })); "
+            "return item.querySelector('h2:last-of-type').textContent; }).concat(table().includes(`\"'=1\"`), item.querySelector('ol').childElementCount); })()"
         )
+        left = "[results.childElementCount, rows.size, more.hidden]"
+        cleared = browser.evaluate(f"document.getElementById('clear').click(), {left}")
+        assert cleared == [0, 0, True]
+        browser.drop(turned)
+        assert browser.evaluate("queue.then(() => [rows.size, more.hidden])") == [1, False], "it starts anew"
         assert 0 < height < 30, "on a phone, a name is on one line beside the longest words"
         assert {address.partition(":")[0] for address in browser.addresses} <= {"file", "blob", "data"}
     *found, (broken, nothing) = items

@@ -4,7 +4,9 @@ const LONGEST = 16; // short sides of a picture, the rest is cut off, as in ever
 
 const facts = JSON.parse(document.getElementById("imagenet_ddp").textContent);
 const state = document.getElementById("state"), results = document.getElementById("results");
-const save = document.getElementById("save"), rows = []; // of the table to save
+const more = document.getElementById("more");
+const rows = new Map(); // item -> its row of the table to save
+let round = 0; // of pictures, which ends when the answers are cleared
 
 function bytes(id) {
   const text = atob(document.getElementById(id).textContent);
@@ -67,7 +69,7 @@ function percent(share, digits) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-// Adds the answer to an item, in the words of predict.
+// Adds the answer to an item, in the words of predict, and returns its row of the table.
 function answer(item, name, { probabilities, familiarity }) {
   const shares = Array.from(probabilities);
   if (!shares.every(Number.isFinite)) throw new Error("the model gives no number for it");
@@ -87,42 +89,46 @@ function answer(item, name, { probabilities, familiarity }) {
     list.append(row);
   }
   item.append(list);
-  rows.push([name, facts.labels[order[0]], shares[order[0]].toFixed(6), hasKnown ? (isKnown ? "yes" : "no") : "", ""]);
+  return [name, facts.labels[order[0]], shares[order[0]].toFixed(6), hasKnown ? (isKnown ? "yes" : "no") : "", ""];
 }
 
-// Returns the table to save, with the columns of predict. An apostrophe keeps a spreadsheet from running a name.
+// Returns the table to save, with the columns of predict and a row for each picture, in their order on the page. An apostrophe keeps a spreadsheet from running a name.
 function table() {
   const cell = (text) => `"${text.replace(/^'*[=+\-@\t\r ]/, "'$&").replaceAll('"', '""')}"`;
-  const lines = [["path", "class_1", "probability_1", "known", "error"], ...rows];
-  return lines.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+  const lines = [["path", "class_1", "probability_1", "known", "error"], ...Array.from(results.children, (item) => rows.get(item))];
+  return lines.filter(Boolean).map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
-// Shows a file above the items that were there when it was dropped.
+// Shows a file above the items that were there when it was dropped. Returns what to say of it.
 async function show(file, earlier, classify) {
+  const key = [file.name, file.size, file.lastModified].join("/");
+  if (Array.from(results.children).some((each) => each.dataset.key === key)) return `${file.name} has its answer below.`;
   const item = element("li"), frame = element("div"), text = element("div");
   const picture = element("img", "", { alt: "", src: URL.createObjectURL(file) });
   picture.style.imageOrientation = facts.exif_orientation ? "from-image" : "none";
   frame.append(picture);
   text.append(element("p", file.name, { className: "name" }));
   item.append(frame, text);
+  item.dataset.key = key;
   results.insertBefore(item, earlier);
   const refuse = (reason) => {
     text.append(element("p", reason));
-    rows.push([file.name, "", "", "", reason]);
+    rows.set(item, [file.name, "", "", "", reason]);
+    return "";
   };
   let pixels;
   try {
     pixels = await decode(file);
   } catch {
     frame.remove();
-    refuse("This browser cannot read the file as a picture. Use JPEG, PNG or WebP.");
-    return;
+    return refuse("This browser cannot read the file as a picture. Use JPEG, PNG or WebP.");
   }
   try {
-    answer(text, file.name, await classify(...pixels));
+    rows.set(item, answer(text, file.name, await classify(...pixels)));
   } catch (error) {
-    refuse(`This picture could not be classified: ${error.message}`);
+    return refuse(`This picture could not be classified: ${error.message}`);
   }
+  return "";
 }
 
 let queue = load().then(
@@ -134,21 +140,29 @@ let queue = load().then(
 
 // One picture after the other, because each takes the memory of a whole photograph.
 function add(files) {
-  const earlier = results.firstChild;
+  const earlier = results.firstChild, mine = round;
   for (const file of files) {
     queue = queue.then(async (classify) => {
-      if (!classify) return classify;
+      if (!classify || mine !== round) return classify;
       state.textContent = `Looking at ${file.name} …`;
       await new Promise((done) => setTimeout(done)); // so that the line above is seen
-      await show(file, earlier, classify);
-      state.textContent = "";
-      save.hidden = false;
+      if (mine === round) state.textContent = await show(file, earlier, classify);
+      more.hidden = !results.firstChild;
       return classify;
     });
   }
 }
 
-save.addEventListener("click", () => {
+document.getElementById("clear").addEventListener("click", () => {
+  round += 1;
+  for (const picture of results.querySelectorAll("img")) URL.revokeObjectURL(picture.src);
+  results.replaceChildren();
+  rows.clear();
+  state.textContent = "";
+  more.hidden = true;
+});
+
+document.getElementById("save").addEventListener("click", () => {
   const address = URL.createObjectURL(new Blob(["\ufeff", table()], { type: "text/csv" }));
   element("a", "", { href: address, download: "answers.csv" }).click();
 });
