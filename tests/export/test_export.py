@@ -459,13 +459,14 @@ def test_the_page_classifies_in_a_browser(
         assert browser.evaluate("queue.then(() => [rows.size, state.textContent])") == [
             len(items), f"{turned.name} has its answer below."], "a picture has one row"  # fmt: skip
         saved = list(csv.reader(browser.evaluate("table()").splitlines()))
-        unsure = browser.evaluate(
-            "(() => { const item = results.appendChild(element('li')); facts.familiarity_threshold = 0.1; "
-            "return [[0.6, 0], [0.4, 1], [0.9, 0]]"
-            ".map(([share, familiarity]) => { const probabilities = facts.labels.map((_, number) => number ? number === 1 "
-            "? 0.3 : 0 : share); rows.set(item, answer(item, '=1', { probabilities, familiarity })); "
-            "return item.querySelector('h2:last-of-type').textContent; }).concat(table().includes(`\"'=1\"`), item.querySelector('ol').childElementCount); })()"
-        )
+        words = """([share, familiarity]) => {
+            const probabilities = facts.labels.map((_, number) => [share, 0.3][number] ?? 0);
+            rows.set(item, answer(item, "=1", { probabilities, familiarity }));
+            return item.querySelector("h2:last-of-type").textContent;
+        }"""
+        browser.evaluate("facts.familiarity_threshold = 0.1; var item = results.appendChild(element('li'))")
+        unsure = browser.evaluate(f"[[0.6, 0], [0.4, 1], [0.9, 0]].map({words})")
+        unsure += browser.evaluate("[table().includes(`\"'=1\"`), item.querySelector('ol').childElementCount]")
         left = "[results.childElementCount, rows.size, more.hidden]"
         cleared = browser.evaluate(f"document.getElementById('clear').click(), {left}")
         assert cleared == [0, 0, True]
