@@ -1,5 +1,6 @@
 """Commands that share a job, are refused, and send each other a file: threads over real stores on the loopback."""
 
+import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from conftest import SMALL, clean_environ
 from helpers import forked_commands
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, join_bounded, meet_as, mistakes
 from helpers.ports import free_port, program
+from helpers.train_runs import wait_for
 
 from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.distributed import ClusterConfig
@@ -194,6 +196,51 @@ def test_all_end_at_once_with_the_cause(tmp_path: Path, tree: Path, address: Add
     assert f"node 1 ({host}) was refused: data.root must be a folder, but /nowhere does not exist." in errs[0]
     assert "have been informed that" in errs[1]
     assert not any("Traceback" in err or "frame #" in err for err in errs)
+
+
+RANK = ["cluster.world_size=2", "cluster.local_rank=0", "cluster.rank=0"]
+NODE = ["trainer.num_nodes=2", "trainer.devices=1", "cluster.node_rank=0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["node", "rank", "file"])
+def test_number_0_is_typed_twice(tmp_path: Path, tree: Path, address: Address, kind: str) -> None:
+    """On one machine: the second is refused alone, with the line to type instead, with which both train. One with
+    another secret learns nothing of the job."""
+    typed, where = RANK if kind == "rank" else NODE, f"file://{tmp_path}/meet" if kind == "file" else str(address)
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{address.port}"} if kind == "node" else {}
+    typed = [*typed, *([] if variables else [f"cluster.address={where}"])]
+    words = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "hydra.run.dir=r", *typed]
+
+    def begin(*words: str, **environ: str) -> Any:
+        environment = clean_environ(**environ)
+        return forked_commands.start("imagenet_ddp.train", *words, folder=tmp_path, environment=environment)
+
+    def refused(command: Any) -> str:
+        err = command.communicate(timeout=60)[1]
+        assert command.returncode == 2 and "Traceback" not in err and "frame #" not in err, err
+        return err
+
+    first = begin(*words, **variables)
+    wait_for(lambda: "Missing: " in first.err, first)
+    err = refused(begin(*words, **variables))
+    noun, host = "rank" if kind == "rank" else "node", compare_members.this_process().host
+    said = " ".join(err.split())
+    assert f"another command is already {noun} 0 of the job at {where}: {host} (process " in said
+    assert "for another job, set another cluster.address or MASTER_PORT on every node." in said
+    if kind == "rank":
+        corrected = [word for word in words if word not in RANK[1:]] + ["cluster.rank=1", "cluster.local_rank=1"]
+        assert "Hint: set a different cluster.rank in each command; for another" in said
+    else:
+        corrected = shlex.split(err.partition("Corrected command:\n")[2].splitlines()[0])[3:]
+        assert "cluster.node_rank=1" in corrected
+    if kind == "node":
+        err = refused(begin(*words, **variables, IMAGENET_DDP_SECRET="another secret of a job"))
+        assert f"port {address.port} of this machine is in use by another program, or by another run" in (
+            " ".join(err.split())
+        )
+    second = begin(*corrected)
+    assert [each.wait(90) for each in (first, second)] == [0, 0], first.err + second.err
 
 
 def as_rank(address: Address, number: int, size: int) -> Place:

@@ -155,7 +155,7 @@ def test_the_file_of_a_running_job(file: Path):
         with pytest.raises(ConfigError, match=r"cluster\.job_id=a, but this job has cluster\.job_id=b\. Hint: use"):
             find(file, node_rank, "b")
     assert json.loads(file.read_text(encoding="utf-8"))["job_id"] == "a"
-    with pytest.raises(ConfigError, match=r"this is rank 0, which must own .* and start rank 0 only once"):
+    with pytest.raises(ConfigError, match=r"belongs to another job, which is running\. Hint: use a separate file"):
         find(file, 0, "a")
 
 

@@ -2,7 +2,7 @@
 
 Number 0 serves the store until it ends. A command that starts the ranks of its node claims a node number with one
 write, from which the numbers of its ranks follow. Nothing is compared here: the ranks do so when they meet (meet.py).
-Keys: node/N, job, num_left, and those of a failure, which ends all waits.
+Keys: node/N, rank/0, job, num_left, and those of a failure, which ends all waits.
 """
 
 import contextlib
@@ -12,12 +12,22 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+
 from imagenet_ddp.distributed import store
-from imagenet_ddp.distributed.compare_members import Process, claimed_twice, facts_of_code, met_already, this_process
+from imagenet_ddp.distributed.compare_members import (
+    Process,
+    claimed_twice,
+    facts_of_code,
+    is_first_already,
+    met_already,
+    this_process,
+)  # fmt: skip
 from imagenet_ddp.distributed.failure import (
     LARGE,
     POLL_S,
@@ -32,6 +42,7 @@ from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.distributed.store_file import find_by_file
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system import console, interfaces
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.say_once import say_once
@@ -132,6 +143,8 @@ def connect_commands(place: Place, options: Mapping[str, Any], num_local: int, t
         number = _claim(root, place, found.is_server, timeout_s)
         ranks = {"rank": number * num_local, "world_size": size * num_local, "local_world_size": num_local}
         place = replace(place, node_rank=number, **ranks)
+    elif found.is_server:
+        root.set("rank/0", vars(this_process()))
     code = facts_of_code() | ({"the number of workers": num_local} if place.is_node else {})
     return Commands(place, {**code, **options}, root, timeout_s)
 
@@ -168,7 +181,11 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
     address, number = place.address, place.number
     assert address is not None
     if address.file is not None:
-        return find_by_file(address.file, number, place.job_id, timeout_s, who)
+        found = find_by_file(address.file, number, place.job_id, timeout_s, who)
+        if number == 0 and not found.is_server:
+            another = f"{address} belongs to another job, which is running. Hint: use a separate file for each job."
+            raise ConfigError(_second_first(lambda: found.store, place) or another)
+        return found
     assert address.host
     host, port, is_served = address.host, address.port, place.store_is_served
     if place.hosts_move:
@@ -178,6 +195,9 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
             return FoundStore(store.serve(host, port), host, port, is_server=True)
         except store.PortInUseError:
             if number == 0:
+                find = lambda: store.try_client(host, port, who)  # noqa: E731
+                if place.is_typed and (mistake := _second_first(find, place)):
+                    raise ConfigError(mistake) from None
                 raise
             # with two nodes on one machine, the other node was first; or another program uses the port
             with contextlib.suppress(ConfigError):
@@ -185,6 +205,31 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
             raise
     found = store.client(host, port, timeout_s, who, ours=not is_served, hosts_move=place.hosts_move)
     return FoundStore(found, host, port)
+
+
+def _second_first(find: Callable[[], Store | None], place: Place) -> str | Mistake | None:
+    """Return the mistake of a second command with number 0; None if the store that this function finds is not that of
+    another one with the same secret. Nothing is posted there, because that job may be another one, which goes on."""
+    noun, size = place.noun, place.size
+
+    def claims() -> dict[int, Process]:
+        found = find()
+        assert found is not None
+        found.set_timeout(timedelta(seconds=store.ANSWER_S))
+        root = store.of_attempt(found, place)
+        claims = {0: _process(root.get(f"{noun}/0"))}  # waits for one that has started at the same time
+        return claims | {each: _process(root.get(key)) for each in range(1, size) if root.has(key := f"{noun}/{each}")}
+
+    if (claimed := run_bounded(claims, store.BUSY_S)) is None:
+        return None
+    if len(claimed) == size:
+        return met_already(noun, 0, claimed.values())
+    to_join: list[str] = []
+    if place.is_node:  # ranks claim no numbers before all meet
+        to_join = [f"cluster.node_rank={next(each for each in range(size) if each not in claimed)}"]
+        # the corrected line has no variables
+        to_join += [f"cluster.address={place.address}"] if place.launcher == "MASTER_ADDR" else []
+    return is_first_already(noun, claimed[0], str(place.address), *to_join)
 
 
 def report_refusal(refused: Place, mistakes: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from imagenet_ddp.mistakes import Mistake, meant
 from imagenet_ddp.system.text import shorten_list, shown
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
@@ -90,7 +91,20 @@ def met_already(noun: str, number: int | None, members: Iterable[Process]) -> st
     members = list(members)
     return (
         f"this is {whose}, but all {len(members)} {noun}s of the job at this address have met already: "
-        f"{hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
+        f"{hosts(members, pids=True)}. Hint: set another address or port for another job."
+    )
+
+
+def is_first_already(noun: str, holder: Process, address: str, *to_join: str) -> Mistake:
+    """Return the mistake of a second command with number 0, which may be meant for this job or for another one.
+    to_join: options with which it joins this one, if they are known."""
+    key = {"node": "cluster.node_rank", "rank": "cluster.rank"}[noun]
+    return Mistake(
+        f"another command is already {noun} 0 of the job at {address}: {hosts([holder], pids=True)}",
+        (key,),
+        (meant(*to_join, aim="to join it"),) if to_join else (),
+        f"{'' if to_join else f'set a different {key} in each command; '}for another job, set another cluster.address "
+        "or MASTER_PORT on every node",
     )
 
 

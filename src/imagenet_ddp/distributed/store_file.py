@@ -64,7 +64,7 @@ def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: f
         if content is not None and content.token != stale_token:
             found, unreachable = _connect_to_owner(content, who)
             if found is not None:
-                _check_owner(path, content, job_id, must_own)
+                _check_owner(path, content, job_id)
                 found.store.set_timeout(timedelta(seconds=max(timeout_s, store.ANSWER_S)))
                 return found
             reason = f"answer at {unreachable}" if unreachable else f"create {path} again"
@@ -126,12 +126,11 @@ def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | Non
     return None, ", ".join(unreachable)
 
 
-def _check_owner(path: str, content: StoreAddress, job_id: str | None, must_own: bool) -> None:
-    if content.job_id != job_id or must_own:
-        this = "this is rank 0, which must own the file" if must_own else f"this job has cluster.job_id={job_id}"
+def _check_owner(path: str, content: StoreAddress, job_id: str | None) -> None:
+    if content.job_id != job_id:
         raise ConfigError(
             f"{path} belongs to a job that is running on {content.owner} with cluster.job_id={content.job_id}, but "
-            f"{this}. Hint: use a separate file for each job, and start rank 0 only once."
+            f"this job has cluster.job_id={job_id}. Hint: use a separate file for each job."
         )
 
 
