@@ -139,14 +139,17 @@ PROGRAMS = {
         "--mixup-switch-prob --mixup-mode --mixup-off-epoch --cutmix-minmax --ratio --train-crop-mode "
         "--color-jitter-prob --aug-splits --jsd-loss --split-bn --resplit --recount --class-map --in-chans "
         "--input-size --no-prefetcher --use-multi-epochs-loader --worker-seeding --fuser --torchscript --dist-bn "
-        "--model-ema-force-cpu --save-images --no-resume-opt --no-pretrained --from-scratch --auto-resume",
+        "--model-ema-force-cpu --save-images --no-resume-opt --no-pretrained --from-scratch --auto-resume "
+        "--drop-rate --use-ema predict/results_file predict/results_format --distributed --dry-run --head-init-scale",
     ),
     "Ultralytics, yolo classify train": (
         "There, `batch` is the total of all GPUs; here, it is per device. `data=FOLDER` there is "
         "`experiment=own_photos data.root=FOLDER` here.",
         "epochs imgsz batch workers lr0 lrf cos_lr optimizer weight_decay warmup_epochs patience seed device "
         "pretrained half fliplr flipud auto_augment degrees shear perspective hsv_h hsv_s hsv_v mosaic copy_paste "
-        "project exist_ok plots verbose save show save_period task mode",
+        "project exist_ok plots verbose save show save_period task mode "
+        "cache rect single_cls multi_scale close_mosaic nbs overlap_mask profile val save_txt save_conf show_labels "
+        "stream agnostic_nms fraction predict/save evaluate/split classify",
     ),
     "Ultralytics, yolo export, and torch.onnx.export": (
         "For `export` alone.",
@@ -160,7 +163,8 @@ PROGRAMS = {
         "validation_split batch_size epochs optimizer learning_rate target_size directory early_stopping patience "
         "fine_tune base_lr dropout valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
         "--early-stopping lr_max max_lr grad_clip max_grad_norm accumulate ema swa wandb steps_per_epoch "
-        "scratch --auto-scale-batch-size "
+        "scratch --auto-scale-batch-size size freeze_epochs "
+        "unfreeze metrics error_rate lr_find --lr-find item_tfms batch_tfms aug_transforms fit "
         "horizontal_flip vertical_flip rotation_range zoom_range shear_range width_shift_range height_shift_range "
         "rescale class_mode color_mode include_top subset shuffle",
     ),

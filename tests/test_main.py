@@ -63,6 +63,26 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "got -a. Hint: type the command first: train -a." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("checks pets", "prepare prepare=check pets"),
+        ("fit pets", "train pets"),
+        ("val checkpoint=x", "evaluate checkpoint=x"),
+        ("infer images=x", "predict images=x"),
+        ("pets", "train pets"),
+    ],
+)
+def test_the_command_of_another_program_is_translated(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pets").mkdir()
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, *typed.split())
+    assert capsys.readouterr().err.rstrip().endswith(meant)
+
+
 def test_the_versions_are_printed_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     _run(monkeypatch, "--version")
     line = capsys.readouterr().out

@@ -68,6 +68,7 @@ def test_the_line(argv: tuple[str, ...], options: str) -> None:
         ("partition=gpu time=10:00 gres=gpu:2", "submit.partition=gpu submit.time=10:00 trainer.devices=2"),
         ("--exclusive --mem=64G -w node7 submit.extra=--begin=now",
          "'submit.extra=--begin=now --exclusive --mem=64G -w node7'"),
+        ("walltime=24h mem=64G queue=gpu", "submit.time=24:00:00 submit.mem_gb_per_device=64 submit.partition=gpu"),
         ("--epochs 3 --requeue", "trainer.max_epochs=3"),
     ],
 )  # fmt: skip

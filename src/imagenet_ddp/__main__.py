@@ -10,6 +10,13 @@ from imagenet_ddp.config import command_of
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system import console
+from imagenet_ddp.system.files import exists
+
+# The commands of other programs.
+OTHER_NAMES = {name: [command] for command, others in {
+    "train": ("fit", "learn", "run", "finetune", "fine-tune", "classify"), "evaluate": ("val", "test", "score"),
+    "predict": ("infer", "inference", "detect", "label"), "export": ("convert",), "demo": ("serve", "app", "gradio"),
+    "doctor": ("info", "settings")}.items() for name in others}  # fmt: skip
 
 
 def main() -> None:
@@ -27,7 +34,12 @@ def main() -> None:
     elif command == "--version":
         print(help.versions())
     else:
-        near = command_of(command) or get_close_matches(command.lower(), names, 1)
+        near = (
+            command_of(command) or get_close_matches(command.lower(), names, 1) or OTHER_NAMES.get(command.lower(), [])
+        )
+        if not near and exists(command):  # a folder of photographs
+            near = ["train", command]
+        near = near or command_of(command, near=True)
         is_option = command.startswith("-") or "=" in command
         otherwise = f"type the command first: train {command}" if is_option else "`--help` alone says what they do"
         hint = f"did you mean {' '.join(near)}?" if near else otherwise

@@ -23,7 +23,7 @@ from imagenet_ddp.cli import command as cli_command
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.consequences import of_given_keys
 from imagenet_ddp.cli.flags import without_other_programs
-from imagenet_ddp.cli.known_terms import BY_NAME
+from imagenet_ddp.cli.known_terms import BY_NAME, NEAR
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.keys import declared, validate_group
 from imagenet_ddp.config.schema.trainer import num_devices
@@ -90,7 +90,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Submission:
 
 def _is_of_sbatch(name: str) -> bool:
     """Return whether the name of an option of sbatch is typed as a key: partition=NAME."""
-    return name not in declared("train") and (f"submit.{name}" in declared("submit") or f"submit/{name}" in BY_NAME)
+    is_near = f"submit.{name}" in declared("submit") or NEAR.get(name, "").startswith("submit.")
+    return name not in declared("train") and (is_near or f"submit/{name}" in BY_NAME)
 
 
 def _together(flags: Sequence[Mistake], own: Sequence[str]) -> Iterator[Mistake]:

@@ -38,7 +38,7 @@ from imagenet_ddp.system.text import first_sentence
 
 _OF_OWN = "experiment=own_photos", "data.root=FOLDER"
 _MISSING = {  # required key -> what to type
-    "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
+    "images": tuple(map(setting, ("images=FOLDER", "images=FILE", "images=FOLDER/*.jpg"))),
     "prepare.name": (
         setting("prepare=check", *_OF_OWN, "out=checked"),
         *map(setting, ("prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet")),
@@ -69,6 +69,8 @@ def read(config: DictConfig, verb: str) -> tuple[CommonConfig | None, list[Mista
 def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
     """Return the fix without the options of data, and of a folder, that are set."""
     data = plain["data"]
+    if fix.options == ("images=FOLDER",) and data["root"]:
+        return Fix((quoted(f"images={data['root']}"),), ("data.root",), is_meant=True)
     has = {_OF_OWN: data["root"] or data["name"] != "shapes", ("out=checked",): plain.get("out")}
     kept = {option for options, value in has.items() if value for option in options}
     return dataclasses.replace(fix, options=tuple(option for option in fix.options if option not in kept))

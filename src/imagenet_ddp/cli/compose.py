@@ -28,7 +28,7 @@ from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Mistake, setting
+from imagenet_ddp.mistakes import Mistake, key_of, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import read_config
 
@@ -93,7 +93,8 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], me
         options = list(map(_over_stored, options))
     others = {option.word for option in options} | meant
     composed = _in_layers(verb, files, options, others)
-    if missing := _missing_data_options(verb, composed, options):
+    is_to_come = not {"data", "experiment"}.isdisjoint(map(key_of, meant))  # by the correction of another word
+    if missing := [] if is_to_come else _missing_data_options(verb, composed, options):
         root = next(option for option in reversed(options) if option.key == "data.root")
         what = (
             f"{root.word} must be typed with data=, which names the layout of that folder; without data=, small images "

@@ -11,7 +11,7 @@ def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | N
     that would change what was meant."""
     words = list(argv)
     for mistake in mistakes:
-        if not mistake.is_corrected or _changes(mistake, words):
+        if not mistake.is_corrected or _changes(mistake, [word for word in words if word in argv]):
             return None
         words = apply(mistake.fixes[0], words, mistake.typed)
     return words

@@ -10,6 +10,7 @@ from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simp
 from imagenet_ddp.cli.flags import of_other_program
 from imagenet_ddp.cli.known_terms import INSTEAD, NEAR, SHORT, near_keys, same, term_of
 from imagenet_ddp.cli.options import Files, Option
+from imagenet_ddp.config.paths import FILES
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
 from imagenet_ddp.config.schema.keys import declared
@@ -111,6 +112,11 @@ def _wrong_choice(group: str, value: Any, names: list[str], verb: str, others: S
     elif group == "model" and (Path(name).is_file() or CheckpointStore.of_run(Path(name)).files()):
         weights = "checkpoint" if "checkpoint" in declared(verb) else "model.weights"
         fix = Fix((f"{weights}={name}",), ("model",), is_meant=True)
+    elif group == "model" and (Path(name).suffix in (*FILES, ".pkl", ".onnx") or name.startswith("yolo")):
+        said = "leave model out, or name a net of torchvision or timm, as in model.name=resnet18"
+        fix = Fix(without=("model",), said=said, is_meant=True)
+    elif group == "data" and name.partition("/")[0] in ("hfds", "hfids", "tfds", "torch", "wds"):
+        hint = "save it as class folders, or pack its Parquet or tar files with prepare=import"
     elif group == "data" and (os.sep in name or Path(name).exists() or Path(name).suffix in TABLE_SUFFIXES):
         options = ways_to_read(verb, options_for(name), {each for each in others if key_of(each) != "data"})[0]
         fix = Fix(tuple(options), ("data",), said=setting(*options).words, is_meant=True)
@@ -118,6 +124,9 @@ def _wrong_choice(group: str, value: Any, names: list[str], verb: str, others: S
         fix = meant(f"{group}={near}")
     elif group in ("experiment", "recipe"):
         hint = f"type one of them, or leave {group} out"
+    elif group == "data":
+        photographs = "experiment=own_photos", "data.root=FOLDER"
+        fix = Fix(photographs, ("data",), said=f"set {' '.join(photographs)} for a folder of photographs")
     else:
         fix = example(f"{group}={simplest(names)}")
     what = f"{group} must be one of {', '.join(names)}, got {shown(value)}"

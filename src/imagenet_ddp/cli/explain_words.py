@@ -1,5 +1,6 @@
 """Explain words of a command line that cannot be read. Does not import torch."""
 
+import re
 import shlex
 import typing
 from collections.abc import Callable, Mapping, Set
@@ -18,12 +19,16 @@ from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, example, key_of, meant, setting, without
+from imagenet_ddp.models.check_nets import CLASSIFIERS
+from imagenet_ddp.models.timm_names import is_of_timm
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import exists
+from imagenet_ddp.system.files import beside, exists, expand_home
 
 # Options that name a data set, a recipe, or a net that has no weights: those images are no photographs to fine-tune on.
 OF_RECIPES = {"experiment", "recipe", "data", "data.name", "data._target_", "model._target_"}
 FROM_SCRATCH = "model.weights=null"
+QUOTES = dict.fromkeys(map(ord, "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb"), "")  # of documents
+_IMAGE = re.compile(r"\.(jpe?g|png|webp|heic|tiff?|gif|bmp)$", re.IGNORECASE)
 SWEPT = ("train", "submit")  # commands that accept -m
 LEARN = ("train", "tune", "doctor", "features")  # commands that have use for weights, whatever is typed
 SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
@@ -36,34 +41,62 @@ def not_readable(
     of the command line."""
     key, equals, value = word.partition("=")
     bare, keys = key.lstrip("+~"), declared(verb)
+    straight = word.translate(QUOTES)
+    if straight != word and not exists(value) and can_read(straight) and "=" in straight:
+        return Mistake(f"{word} has the quotes of a document", fixes=(Fix((straight,), is_meant=True),), typed=(word,))
     if not equals or not bare:
-        missing = ", and does not exist" if "/" in word and not exists(word) else ""
-        what = f"{shlex.quote(word)} must be key=value{missing}"
-        name, colon, after = word.partition(":")
-        if word in keys and keys[word].type is bool:  # undo
-            return Mistake(what, (word,), (setting(f"{word}=true"),), typed=(word,))
-        if colon and after.strip() and is_own(verb, name, after.strip()):
-            return Mistake(what, (name,), (setting(quoted(f"{name}={after.strip()}")),), typed=(word,))
-        option = "" if exists(word) else option_of(verb, word, near=True)  # prepare check
-        ways = [[option]] if option else ways_to_read(verb, _path_options(verb, word), others)
-        if word.endswith(".py") and not exists(word):  # the script of another program
-            return Mistake(what, fixes=(without(word),), typed=(word,))
-        if not ways:
-            return Mistake(what, hint="`--help` shows examples", typed=(word,))
-        if (key := key_of(ways[0][-1])) in ("data.root", "images"):
-            from imagenet_ddp.data.sources.walk import unpacked
-
-            if fix := unpacked(Path(word), key):
-                return Mistake(what, (key,), (fix,), typed=(word,))
-        fixes = tuple(setting(*map(quoted, way)) for way in ways)
-        return Mistake(what, tuple(map(key_of, ways[-1])), fixes, typed=(word,))
+        return _bare_word(verb, word, others)
     if bare in keys and keys[bare].type not in (str, Any):
         fix = meant(f"{bare}={near}") if (near := keys[bare].nearest(value)) else fix_of(bare, keys, names)
         return Mistake(f"{bare} must be {keys[bare].words}, but cannot be read: {value}", (bare,), (fix,))
+    if bare not in keys and (term := term_of(bare, verb)):  # item_tfms=Resize(224)
+        return of_other_program(verb, [word], term, [value])
     typed = as_text(key, value)
     fixes = (Fix((typed,), said=f"put quotes around the value: `{shlex.quote(typed)}`"),) if can_read(typed) else ()
     what = f"{shlex.quote(word)} cannot be read by Hydra's grammar"
     return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(word,))
+
+
+def _bare_word(verb: str, word: str, others: Set[str]) -> Mistake:
+    """Explain a word without =: a key or a value that is typed alone, a word of another program, or a path."""
+    keys, missing = declared(verb), ", and does not exist" if "/" in word and not exists(word) else ""
+    what = f"{shlex.quote(word)} must be key=value{missing}"
+    name, colon, after = word.partition(":")
+    if word in keys and keys[word].type is bool:  # undo
+        return Mistake(what, (word,), (setting(f"{word}=true"),), typed=(word,))
+    if colon and after.strip() and is_own(verb, name, after.strip()):
+        return Mistake(what, (name,), (setting(quoted(f"{name}={after.strip()}")),), typed=(word,))
+    if re.search(r"\.(py|sh|sbatch)$", word) and not exists(word):  # the script of another program
+        return Mistake(what, fixes=(without(word),), typed=(word,))
+    term = None if exists(word) else term_of(word, verb)
+    if term and "{}" not in term.here:  # a flag
+        return of_other_program(verb, [word], term, [])
+    value = [] if exists(word) else _as_value(verb, word)
+    ways = [value] if value else ways_to_read(verb, _path_options(verb, word), others)
+    if not ways and (near := beside(Path(word), Path.is_dir)):
+        ways = ways_to_read(verb, _path_options(verb, str(near)), others)
+    if not ways:
+        folder = "a folder of photographs is typed as experiment=own_photos data.root=FOLDER; " * (verb in LEARN)
+        return Mistake(what, hint=f"{folder}`--help` shows examples", typed=(word,))
+    if (key := key_of(ways[0][-1])) in ("data.root", "images"):
+        from imagenet_ddp.data.sources.walk import unpacked
+
+        if fix := unpacked(Path(word), key):
+            return Mistake(what, (key,), (fix,), typed=(word,))
+    fixes = tuple(setting(*map(quoted, way)) for way in ways)
+    return Mistake(what, tuple(map(key_of, ways[-1])), fixes, typed=(word,))
+
+
+def _as_value(verb: str, word: str) -> list[str]:
+    """Return the options that have a word as their value: prepare=check, model.name=resnet50, trainer.accelerator=cpu;
+    [] if none has, or several do."""
+    keys = read_by(verb)
+    if option := option_of(verb, word, near=True):
+        return [option]
+    if "model.name" in keys and (word in CLASSIFIERS or is_of_timm(word)):
+        return [*["model.library=timm"] * (word not in CLASSIFIERS), f"model.name={word}"]
+    takers = [path for path, key in keys.items() if key.allowed is not None and word in key.allowed.forms]
+    return [f"{takers[0]}={word}"] if len(takers) == 1 else []
 
 
 def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[str]]:
@@ -84,16 +117,18 @@ def _said_here(verb: str, word: str) -> list[str]:
 
 
 def _checks(verb: str, others: Set[str]) -> bool:
-    """Return whether prepare=check is meant, which may be misspelt, or not typed."""
+    """Return whether prepare=check is meant, which may be misspelt, under another name, or not typed."""
     prepare = [word.partition("=")[2] for word in others if key_of(word) == "prepare"]
-    return verb == "prepare" and all(option_of(verb, name, near=True) == "prepare=check" for name in prepare)
+    return verb == "prepare" and all(option_of(verb, name, near=True) in ("prepare=check", "") for name in prepare)
 
 
 def _path_options(verb: str, word: str) -> list[str]:
     """Return the options to type for a word without =, which may be a checkpoint, a file or a folder; [] if there is
     none of that name, and it is not written as a path."""
-    if not exists(word) and ("/" not in word or "://" in word):
+    is_path = exists(word) or ("/" in word and "://" not in word)
+    if not is_path and not ("images" in declared(verb) and _IMAGE.search(word)):
         return []
+    word = str(expand_home(word))
     is_file = not Path(word).is_dir() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar")
     if is_file or CheckpointStore.of_run(Path(word)).files():
         return [f"{'resume' if verb == 'train' else 'checkpoint'}={word}"]

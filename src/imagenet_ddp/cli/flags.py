@@ -121,6 +121,8 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
 def _not_an_option(verb: str, token: str, rest: Sequence[str], argv: Sequence[str]) -> Mistake:
     """Return the mistake of a word with dashes and its values, which are words after it. rest: all words after it."""
     name, equals, value = token.partition("=")
+    if len(name) > 3 and name[1] != "-" and term_of(name, verb) is None:
+        name = f"-{name}"  # -data
     bare = plain(name) if plain(name) in declared(verb) else name.lstrip("-")
     own = "." in bare or is_own(verb, bare, value if equals else next(iter(rest), ""))
     term = None if own else term_of(name, verb)
@@ -167,8 +169,12 @@ def _no_option(verb: str, typed: Sequence[str], values: Sequence[str], own: str)
         return Mistake(what, (name,), (fix,), typed=tuple(typed))
     if not value and (option := option_of(verb, name)):  # prepare --check
         return Mistake(what, (key_of(option),), (setting(option),), typed=tuple(typed))
-    if fixes := near_keys(plain(name), read_by(verb), value or "VALUE"):
+    near = read_by(verb).get(next(iter(closest(plain(name), read_by(verb))), ""))
+    if fixes := near_keys(plain(name), read_by(verb), value or ("true" if near and near.type is bool else "VALUE")):
         return Mistake(what, fixes=fixes, typed=tuple(typed))
+    if f"submit/{plain(typed[0].partition('=')[0])}" in BY_NAME:
+        what += ", but one of sbatch"
+        return Mistake(what, hint="`python -m imagenet_ddp.submit` makes the command of sbatch", typed=tuple(typed))
     return Mistake(what, hint="options are typed as KEY=VALUE; `--help` shows examples", typed=tuple(typed))
 
 

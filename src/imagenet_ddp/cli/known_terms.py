@@ -49,10 +49,14 @@ TERMS = _read()
 BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root", "root": "data.root",
-        "images": "data.root", "source": "images", "input": "images", "export": "format",
-        "exif": "data.exif_orientation"}  # fmt: skip
+        "images": "data.root", "source": "images", "export": "format", "exif": "data.exif_orientation",
+        "run": "checkpoint", "minutes": "budget_min", "time": "budget_min", "mem": "submit.mem_gb_per_device",
+        "queue": "submit.partition", "walltime": "submit.time", "time_limit": "submit.time",
+        **dict.fromkeys(("input", "img", "image", "photo", "photos", "pictures"), "images")}  # fmt: skip
 # typed choice -> the one that is meant
-SHORT = {"logger=tb": "tensorboard", "compile=true": "default", "data=csv": "table", "data=parquet": "table"}
+SHORT = {**dict.fromkeys(("prepare=clean", "prepare=dedupe", "prepare=inspect", "prepare=verify"), "check"),
+         "logger=tb": "tensorboard", "compile=true": "default",
+         "data=csv": "table", "data=parquet": "table"}  # fmt: skip
 _SURE = (
     "predict calls an image not sure whose likeliest class has less than 50 %; for another limit, write the table "
     "out=classes.csv, and filter its column probability_1"
@@ -118,7 +122,7 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
     parent, _, last = key.lower().rpartition(".")
     term = BY_NAME.get(last)
     near = [NEAR.get(last, ""), key_of(here(term, keys).split()[-1]) if term and term.here else ""]
-    near = ["images" if each == "data.root" and each not in keys else each for each in near]
+    near += [{"data.root": "images", "images": "data.root"}.get(each, "") for each in near]
     if found := [each for each in near if each in keys]:
         return found[:1]
     # a key of another group must be nearer

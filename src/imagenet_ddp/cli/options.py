@@ -180,15 +180,16 @@ class OptionReader:
     def _unreadable(self, words: Sequence[str], others: Set[str]) -> list[Mistake]:
         """Explain the first word, and the first path for each other key. Other words are often parts of the same quoted
         value. others: the words that can be read."""
-        found = [not_readable(self.verb, word, self.files.names, self.can_read, others) for word in words[:1]]
-        of_key = {found[0].keys: 0} if found else {}
-        for word in words[1:]:
+        found, of_key, typed = list[Mistake](), dict[tuple[str, ...], int](), {*map(key_of, others)}
+        for word in words:
             mistake = not_readable(self.verb, word, self.files.names, self.can_read, others)
-            if not (mistake.typed and mistake.keys):
+            if found and not (mistake.typed and (mistake.keys or mistake.fixes)):
                 continue
-            if (number := of_key.setdefault(mistake.keys, len(found))) == len(found):
+            number = of_key.setdefault(mistake.keys, len(found)) if mistake.keys else len(found)
+            if number == len(found):
                 found.append(mistake)
-                continue
+                if "=" in word or typed.isdisjoint(mistake.keys[-1:]):  # else images=a.jpg b.jpg
+                    continue
             hint = f"type one value for {mistake.keys[-1]}"
             if mistake.keys == ("images",):
                 hint += ", such as a folder, or a pattern in quotes: `'images=FOLDER/*.jpg'`"

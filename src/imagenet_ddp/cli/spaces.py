@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from imagenet_ddp.config import option_of
+from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.paths import is_path
 from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting
@@ -17,10 +17,12 @@ def without_spaces(verb: str, words: Sequence[str]) -> tuple[list[str], list[Mis
     the name of the run; a mistake for each)."""
     kept, found, rest = list[str](), list[Mistake](), list(words)
     while rest:
-        word = rest[0]
         if typed := _spaces_around_equals(rest):
-            joined = "".join(typed)
+            joined = re.sub(r"\s*=\s*", "=", "".join(typed), count=1)
             what, fix = f"{' '.join(typed)} must have no spaces around =", setting(joined)
+        elif _is_key(verb, rest[0]) and len(rest) > 1 and not re.search("^-|=", rest[1]) and not _is_key(verb, rest[1]):
+            typed, joined = rest[:2], f"{rest[0]}={rest[1]}"
+            what, fix = f"{' '.join(typed)} must have = between key and value", setting(joined)
         elif typed := _list_with_spaces(rest):
             text = re.sub(r"[\s,]*,[\s,]*|(?<![\[{:\s])\s+(?![\]}:\s])", ",", " ".join(typed))
             joined = text.replace(" ", "")
@@ -34,13 +36,22 @@ def without_spaces(verb: str, words: Sequence[str]) -> tuple[list[str], list[Mis
             continue
         del rest[: len(typed)]
         kept.append(joined)
-        found.append(Mistake(what, (key_of(word),), (fix,), typed=tuple(typed)))
+        found.append(Mistake(what, (key_of(joined),), (fix,), typed=tuple(typed)))
     return kept, found
+
+
+def _is_key(verb: str, word: str) -> bool:
+    """Return whether a word is a key that needs a value, or a group of choices, and no path."""
+    known = declared(verb).get(word)
+    is_group = word.isidentifier() and (conf_dir() / word).is_dir()
+    return (is_group or (known is not None and known.type is not bool)) and not exists(word)
 
 
 def _spaces_around_equals(words: Sequence[str]) -> list[str]:
     """Return the leading words that the shell made of KEY = VALUE, KEY= VALUE or KEY =VALUE; [] if there are none."""
     word, sign, value = (*words, "", "")[:3]
+    if re.match(r"[\w./+~]+(\s+=|=\s+)\s*\S", word) and not exists(word.partition("=")[2]):  # one word, in quotes
+        return [word]
     if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
         return [word, sign]
     if "=" not in word and sign == "=" and value and "=" not in value:  # KEY = VALUE

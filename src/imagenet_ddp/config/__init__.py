@@ -20,8 +20,8 @@ def option_of(verb: str, word: str, *, near: bool = False) -> str:
     return names.get(meant, "")
 
 
-def command_of(word: str) -> list[str]:
+def command_of(word: str, *, near: bool = False) -> list[str]:
     """Return the command and its option that are meant by a choice that is typed as a command: prepare and
-    prepare=check for check; [] if it is none."""
+    prepare=check for check; [] if it is none. near: as in option_of."""
     commands = ("prepare", "benchmark", "train")
-    return next(([verb, option] for verb in commands if (option := option_of(verb, word))), list[str]())
+    return next(([verb, option] for verb in commands if (option := option_of(verb, word, near=near))), list[str]())

@@ -90,7 +90,9 @@ class Key:
         if last in _SECONDS and (seconds := seconds_in(str(value))):
             return self.allowed.nearest(f"{seconds / _SECONDS[last]:.10g}")
         unit = re.escape(last.removesuffix("s"))
-        return self.allowed.nearest(re.sub(rf"(?<=\d) ?({unit}s?|px)$", "", value) if isinstance(value, str) else value)
+        return self.allowed.nearest(
+            re.sub(rf"(?<=\d) ?({unit}s?|px|GB?)$", "", value) if isinstance(value, str) else value
+        )
 
 
 @functools.cache

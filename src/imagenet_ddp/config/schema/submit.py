@@ -1,14 +1,25 @@
 """Declare the keys of submit."""
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated
 
 from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import Example, integer, matching
+from imagenet_ddp.system.text import seconds_in
+
+
+def _as_slurm_time(value: object) -> str | None:
+    """Return a time such as 24h or 90 min as SLURM has it; None for another text."""
+    minutes = round(seconds_in(str(value)) or 0) // 60
+    return f"{minutes // 60}:{minutes % 60:02}:00" if minutes else None
+
 
 _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
-_SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
+_SLURM_TIME = replace(
+    matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00"),
+    nearest=_as_slurm_time,
+)
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
 

@@ -5,6 +5,7 @@ Does not import torch, because a command looks at its data before.
 
 import errno
 import glob
+import itertools
 import os
 import re
 import shlex
@@ -186,7 +187,7 @@ def find_images(pattern: str) -> list[str]:
 
 
 _OF_TABLES = (*TABLE_SUFFIXES, ".xlsx", ".json", ".jsonl")
-ARCHIVE = re.compile(r"\.(zip|tar(\.\w+)?|tgz|tbz2?|txz)$", re.IGNORECASE)
+ARCHIVE = re.compile(r"\.(zip|tar(\.\w+)?|tgz|tbz2?|txz|7z|rar)$", re.IGNORECASE)
 
 
 def unpacked(path: Path, key: str) -> Fix | None:
@@ -196,9 +197,11 @@ def unpacked(path: Path, key: str) -> Fix | None:
     is_imagenet = path.name.startswith("ILSVRC2012_")  # with archives in it
     folder = path.with_name("imagenet" if is_imagenet else ARCHIVE.sub("", path.name))
     if folder.is_dir():  # it is unpacked already
-        return Fix((f"{key}={folder}",))
+        return Fix((f"{key}={folder}",), is_meant=True)
     file, new = shlex.quote(str(path)), shlex.quote(str(folder))
     run = f"unzip {file} -d {new}" if path.suffix.lower() == ".zip" else f"mkdir {new} && tar -xf {file} -C {new}"
+    if path.suffix.lower() in (".7z", ".rar"):
+        run = f"7z x {file} -o{new}"
     if is_imagenet:
         run = f"python -m imagenet_ddp.prepare prepare=imagenet archive_dir={shlex.quote(str(path.parent))} out={new}"
     return Fix((f"{key}={folder}",), said=f"run `{run}`, then set {shlex.quote(f'{key}={folder}')}", run=run)
@@ -219,12 +222,18 @@ def validate_images(pattern: str) -> list[Mistake]:
 
 
 def _no_images(pattern: str, heic: Heic) -> Mistake:
+    if "://" in pattern:
+        what = f"images must be files of this machine, but {pattern} is an address"
+        return Mistake(what, ("images",), hint="download it, then set images to the file")
     is_missing = not (glob.has_magic(pattern) or Path(pattern).exists())
     where, end = describe_path(Path(pattern)), "does not exist" if is_missing else f"matches none{heic.words}"
     said = f"{stands_for(pattern)}{heic.hint}set images to a file or a folder, or to a pattern such as 'FOLDER/*.jpg'"
     fix = Fix(("images=FOLDER/*.jpg",), said=said)
     if is_missing and (near := beside(Path(pattern), Path.exists)):
         fix = did_you_mean(f"images={near}")
+    deeper = str(Path(pattern).parent / "**" / Path(pattern).name)
+    if not is_missing and any(map(Path.is_file, itertools.islice(map(Path, glob.iglob(deeper, recursive=True)), 1))):
+        fix = did_you_mean(f"images={deeper}")
     what, missing = f"images={pattern} must match image files, but {where} {end}", pattern if is_missing else ""
     return Mistake(what, ("images",), (fix,), missing=missing)
 
