@@ -13,6 +13,8 @@ from helpers.train_runs import probe
 
 from imagenet_ddp.config.schema.schedules import Cosine
 from imagenet_ddp.models.lr_schedules import make_schedule
+from imagenet_ddp.report.compared_runs import ComparedRuns
+from imagenet_ddp.report.run_folders import find_runs
 from imagenet_ddp.system.packages import is_installed
 
 FIGURES = ("train/loss", "train/top1", "train/top5", "lr", "images_per_s", "data_wait_frac")
@@ -126,3 +128,29 @@ def test_a_picture_that_cannot_be_drawn_ends_no_training(run: Run, tree: Path, t
     options = [*SMALL_DRAWN, "callbacks=default", f"data.root={tree}", "+callbacks.batch_sheet.run_dir=file"]
     done = run("train", *options, "hydra.run.dir=r", "trainer.max_epochs=1", code=0)
     assert "train_batch.png cannot be drawn: " in done.stdout and (tmp_path / "r/curves.png").is_file()
+
+
+@pytest.mark.slow
+def test_each_validation_within_an_epoch_has_a_row_and_a_line(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Also where a run is continued; what is said of the best one is of its row."""
+    options = [*SMALL, f"data.root={tree}", "trainer.val_check_interval=3", "hydra.run.dir=r"]
+    first = run("train", *options, "trainer.max_steps=12", "logger=csv", code=0).stdout
+    rest = run("train", "resume=r", "trainer.max_steps=-1", code=0).stdout
+    epochs = rows(tmp_path / "r/metrics.csv")
+    assert [(row["epoch"], row["step"]) for row in epochs] == [
+        (0.375, 3), (0.75, 6), (1, 8), (1.375, 11), (1.75, 14), (2, 16),
+    ]  # fmt: skip
+    assert ["val/loss" in row for row in epochs] == [True, True, False, True, True, True], "the last state, too"
+    assert ["train/loss" in row for row in epochs] == [False, False, True, False, False, True]
+    scores = {step + 1: value for step, value in logged.of_csv(tmp_path / "r")["val/loss"]}
+    assert {row["step"]: row["val/loss"] for row in epochs if "val/loss" in row}.items() <= scores.items()
+    for line, said in {"epoch 1/2 step 3/8 | val loss ": first, "epoch 2/2 step 6/8 | val loss ": rest}.items():
+        assert said.count(line) == 1, said
+    assert (
+        "epoch 1/2: train loss" in first and " | val" not in first.partition("epoch 1/2: train loss")[2].split("\n")[0]
+    )
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    best = next(row for row in epochs if row["step"] == summary["best_step"])
+    assert best["val/top1"] == summary["best/val/top1"] == max(row.get("val/top1", 0) for row in epochs)
+    compared = ComparedRuns.of(find_runs(tmp_path)).runs[0]
+    assert compared.at_best["loss"] == best["val/loss"]

@@ -101,6 +101,14 @@ def validates_next(trainer: L.Trainer) -> bool:
     return is_due and trainer.enable_validation  # last, because Lightning computes this on each access
 
 
+def epochs_validated(trainer: L.Trainer) -> float:
+    """Return the epochs trained before the validation that has just ended: 0.25 for one after a quarter of the first
+    epoch. One at the end of an epoch, or of the training, is that of the whole epoch."""
+    if is_epoch_over(trainer) or Position.after_batch(trainer).ends_training(trainer):
+        return trainer.current_epoch + 1
+    return round(trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) / trainer.num_training_batches, 4)
+
+
 def validate_now(trainer: L.Trainer) -> None:
     """Make Lightning validate after the last batch of the training, whenever validations are due otherwise."""
     trainer._val_check_time_interval = None  # type: ignore[assignment]  # else only this time counts

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
+from imagenet_ddp.callbacks.loop_state import epochs_validated, is_epoch_over, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log, of_all
 from imagenet_ddp.config.figures import FIGURES, TOP1, Figure, as_words, figure_of
 from imagenet_ddp.models.sums import Sums, to_host
@@ -93,42 +93,52 @@ class Progress(L.Callback):
             self._write(self._val_line(trainer, pl_module, outputs, step, steps))
         self._draw(self._val_bar, trainer, step, steps)
 
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Show a validation within an epoch."""
+        if trainer.sanity_checking or not (epochs := epochs_validated(trainer)) % 1:
+            return
+        place = f"epoch {of_all(trainer, trainer.current_epoch + 1)} step {trainer.fit_loop.batch_idx + 1}"
+        parts = [f"{place}/{trainer.num_training_batches}", *self._val_words()]
+        row = self._row(f"{epochs:.2f}", {}, is_validated=True) if self._draws else None
+        self.run_log.say(" | ".join(parts), on_screen=row)
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         parts = [f"epoch {of_all(trainer, trainer.current_epoch + 1)}"]
         if not is_epoch_over(trainer):
             steps = count_noun(int(trainer.num_training_batches), "step")
             parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {steps})"
-        figures, best = self._train_log.figures, self._train_log.best
+        figures = self._train_log.figures
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         train = {name: metrics[name] for each in figures[:2] if (name := f"train/{each.name}") in metrics}
         parts[0] += f": train {as_words(figures, named(train))}"
-        if scores := self._train_log.scores:
-            own = [each for each in map(figure_of, scores) if each.name not in FIGURES]  # of a module or callback
-            parts += [f"val {as_words([*figures, *own], named(scores))}"]
-            if best.value is not None:
-                words = as_words(figures, named({best.monitor: best.value}))
-                parts += [f"best {words or f'{best.monitor} {best.value:.4g}'}"]
+        is_validated = self._train_log.val_step == trainer.global_step
+        parts += self._val_words() if is_validated else []
+        times = self._train_log.train_times.epoch
         if self._train_log.counts_images:
-            times = self._train_log.train_times.epoch
             parts += [f"{times.images_per_s:.1f} images/s, data wait {percent(times.data_wait_frac, 1)}"]
-        self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
+        values = {**train, "images_per_s": times.images_per_s, "data_wait_frac": times.data_wait_frac}
+        row = self._row(of_all(trainer, trainer.current_epoch + 1), values, is_validated) if self._draws else None
+        self.run_log.say(" | ".join(parts), on_screen=row)
 
-    def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
-        """Return the epoch's row of the table on a terminal, preceded by the column titles at the start, with what they
-        mean, and every 20 rows."""
-        log, epoch = self._train_log, trainer.current_epoch + 1
-        times = log.train_times.epoch
-        values: dict[str, Any] = {
-            "epoch": of_all(trainer, epoch),
-            **train,
-            **log.scores,
-            "images_per_s": times.images_per_s,
-            "data_wait_frac": times.data_wait_frac,
-            "train_s": log.elapsed_s,
-        }
+    def _val_words(self) -> list[str]:
+        """Return the parts of a line about the scores of the last validation."""
+        log = self._train_log
+        own = [each for each in map(figure_of, log.scores) if each.name not in FIGURES]  # of a module or callback
+        parts = [f"val {as_words([*log.figures, *own], named(log.scores))}"] if log.scores else []
+        if parts and log.best.value is not None:
+            words = as_words(log.figures, named({log.best.monitor: log.best.value}))
+            parts += [f"best {words or f'{log.best.monitor} {log.best.value:.4g}'}"]
+        return parts
+
+    def _row(self, epoch: str, values: Mapping[str, Any], is_validated: bool) -> str:
+        """Return a row of the table on a terminal, preceded by the column titles at the start, with what they mean, and
+        every 20 rows. values: beside those of the last validation, which are shown if the weights are still its own."""
+        log = self._train_log
+        scores = log.scores if is_validated else {}
+        values = {"epoch": epoch, **values, **scores, "train_s": log.elapsed_s}
         titles = [LEGEND] * (not self._num_rows_shown) + [table_row(log.figures)] * (self._num_rows_shown % 20 == 0)
         self._num_rows_shown += 1
-        is_best = bool(log.scores) and log.best.epoch == epoch
+        is_best = bool(scores) and log.best.step == log.val_step
         return "\n".join([*titles, table_row(log.figures, values, is_best=is_best)])
 
     # in these lines, each figure of the last step is followed by its mean in brackets

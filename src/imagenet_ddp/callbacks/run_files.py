@@ -14,7 +14,7 @@ from torchvision.io import ImageReadMode, read_image  # pyright: ignore[reportMi
 
 from imagenet_ddp.callbacks.background_logger import Background
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.loop_state import find_callback, validates_start
+from imagenet_ddp.callbacks.loop_state import epochs_validated, find_callback, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log, train_names
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
@@ -43,8 +43,9 @@ def _draw(path: Path, draw: Callable[[Path], None]) -> None:
 
 class History(L.Callback):
     """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end of the training.
-    If the start is validated (loop_state.validates_start), the first row is that of epoch 0. Other metrics that the
-    module logs as train/... or val/... get their own columns. Requires TrainLog.
+    If the start is validated (loop_state.validates_start), the first row is that of epoch 0. A validation within an
+    epoch has its own row, with the epochs trained so far, such as 0.25. Other metrics that the module logs as train/...
+    or val/... get their own columns. Requires TrainLog.
 
     Checkpoints contain the rows, so a resumed run removes the rows of epochs after its checkpoint.
 
@@ -76,6 +77,10 @@ class History(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)  # without the rows that a resumed run writes again
 
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking and (epochs := epochs_validated(trainer)) % 1:
+            self._add(trainer, {"epoch": epochs, "step": trainer.global_step, **self._validated(pl_module)})
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch, means, times = trainer.current_epoch + 1, self._train_log.epoch_means, self._train_log.train_times.epoch
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
@@ -84,22 +89,26 @@ class History(L.Callback):
             "step": trainer.global_step,
             # without second forms of other metrics
             **{name: value for name, value in metrics.items() if not name.endswith(("_step", "_epoch"))},
-            **self._validated(pl_module),
+            **self._validated(pl_module, is_new=self._train_log.val_step == trainer.global_step),
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         if means is not None:
             row |= train_names(means)  # in full precision
             row["images_per_s"] = round(times.images_per_s, 2)
             row["data_wait_frac"] = round(times.data_wait_frac, 4)
+        self._add(trainer, row)
+
+    def _add(self, trainer: L.Trainer, row: dict[str, Any]) -> None:
         # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed
-        self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
+        self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < row["epoch"]), row]
         self._write(trainer)
 
-    def _validated(self, pl_module: L.LightningModule) -> dict[str, Any]:
-        """Return the cells that a validation and the time fill."""
+    def _validated(self, pl_module: L.LightningModule, *, is_new: bool = True) -> dict[str, Any]:
+        """Return the cells that a validation and the time fill. is_new: whether it was that of the current weights."""
         log = self._train_log
-        row = {**log.scores, f"best/{log.best.monitor}": log.best.value, "train_s": round(log.elapsed_s, 2)}
-        if log.scores and (counted := getattr(pl_module, "val_counts", None)):
+        scores = log.scores if is_new else {}
+        row = {**scores, f"best/{log.best.monitor}": log.best.value, "train_s": round(log.elapsed_s, 2)}
+        if scores and (counted := getattr(pl_module, "val_counts", None)):
             row["num_val_images_counted"] = counted[0]
         return row
 

@@ -213,7 +213,9 @@ class Last(Checkpoint):
         self.parts.progress.on_validation_batch_end(trainer, pl_module, *step)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """End a validation: save the best weights. At the end of an epoch, one file contains both."""
+        """End a validation: show one within an epoch, and save the best weights. At the end of an epoch, one file
+        contains both."""
+        self.parts.progress.on_validation_end(trainer, pl_module)
         self.parts.bad_images.on_validation_end(trainer, pl_module)
         self.parts.checkpoint.on_validation_end(trainer, pl_module)
         self.parts.stop.end_validation(trainer)

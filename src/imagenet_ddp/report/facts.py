@@ -1,5 +1,6 @@
 """The title, the key figures and the facts of a run, as its page and the terminal show them."""
 
+import math
 import re
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
         done, most = run.epochs, run.max_epochs
         trained = f"{done} of {count_noun(most, 'epoch')}" if most else count_noun(done or 0, "epoch")
         if (last := max(run.metrics["epoch"], default=0)) > done:
-            trained += f", and a part of epoch {last:.0f}"
+            trained += f", and a part of epoch {math.ceil(last)}"
         if run.best_epoch == 0 and last:
             trained += ", none better than the start"
         shown.append(("training time", duration(run.train_s), trained))

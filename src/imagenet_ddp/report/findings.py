@@ -94,7 +94,7 @@ def training_sentence(run: Run) -> str:
         return f"The training has not ended: this page shows what it had reached after {done}. {more}"
     if least_min := run.summary.get("least_budget_min"):
         return untrained_sentence(run.folder, run.summary.get("start") or START, least_min)
-    if run.best_epoch != 0 or max(run.metrics["epoch"], default=0) < 1:
+    if run.best_epoch != 0 or not max(run.metrics["epoch"], default=0):
         return ""
     return (
         "More training did not help: no epoch made the net better than it was before. The net from before the first "

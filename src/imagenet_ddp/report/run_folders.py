@@ -2,6 +2,7 @@
 folder. A run that was stopped early has gaps."""
 
 import csv
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,20 +91,24 @@ def read_run(folder: Path) -> Run | None:
 
 
 def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[Figure, float | None, int | None, dict[str, float]]:
-    """Return (the score, its best value, the epoch of that, the figures of that epoch). There are no figures if the
-    best validation was within an epoch, because it has no row in metrics.csv then."""
+    """Return (the score, its best value, the epoch of that, counted from 1, the figures of that validation, if it has a
+    row in metrics.csv)."""
     name = best_metric([*summary, *metrics])
-    score, epoch = figure_of(name), summary.get("best_epoch")
+    score, epoch, step = figure_of(name), summary.get("best_epoch"), summary.get("best_step")
     best = summary.get(f"best/{name}", _last(metrics, f"best/{name}"))
     if best is None:
         return score, None, None, {}
-    epochs, values = column(metrics, name)
-    at_best = best_epoch(metrics, name, best) if epoch is None else epoch
-    if at_best is None or at_best not in epochs[np.isclose(values, best)]:
+    if step is not None and "step" in metrics:
+        is_best = metrics["step"] == step
+    else:
+        is_best = metrics["epoch"] == (best_epoch(metrics, name, best) if epoch is None else epoch)
+    is_best &= np.isclose(metrics.get(name, np.nan), best)
+    if not is_best.any():
         return score, best, epoch, {}
-    here = {name: values[metrics["epoch"] == at_best] for name, values in metrics.items()}
+    here = {name: values[is_best] for name, values in metrics.items()}
     found = {name.removeprefix("val/"): _last(here, name) for name in here if name.startswith("val/")}
-    return score, best, int(at_best), {name: value for name, value in found.items() if value is not None}
+    figures = {name: value for name, value in found.items() if value is not None}
+    return score, best, math.ceil(here["epoch"][-1]) if epoch is None else epoch, figures
 
 
 def _last(metrics: Table, name: str) -> float | None:

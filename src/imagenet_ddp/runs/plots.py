@@ -97,7 +97,7 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
     metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions; a row of epoch 0
-    is a validation before the first step.
+    is a validation before the first step, one of epoch 0.25 a validation within the first epoch.
     """
     atomic_write(out, png(curves(read_metrics(metrics_csv), title)))
 
@@ -111,7 +111,7 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
     if len(scores):
         best = so_far[-1] if len(so_far) else scores.max() if score.mode == "max" else scores.min()
         at = best_epoch(table, name, best)
-        when = "" if at is None else f" in epoch {at:.0f}" if at else " at the start"
+        when = "" if at is None else f" in epoch {at:.4g}" if at else " at the start"
         words = f", best validation {score.title} {score.text(best)}{when}"
     others = [each for each in FIGURES.values() if each not in (LOSS, score) and f"val/{each.name}" in table]
     shown = {each.name: each.heading for each in (LOSS, score, *others, *FIGURES_OF["one"])}
@@ -120,7 +120,8 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
         del shown[TOP5.name]
     panels = dict(list(shown.items())[:3]) | {"lr": "Learning rate"}
     rows, columns = (len(panels), 1) if is_narrow else (2, 2) if len(panels) == 4 else (1, 3)
-    subtitle = count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + ("" if is_narrow else words)
+    is_whole = (table["epoch"] > 0) & (table["epoch"] % 1 == 0)
+    subtitle = count_noun(int(np.count_nonzero(is_whole)), "epoch") + ("" if is_narrow else words)
     with colors(scheme):
         figure = new_figure(4.6 if is_narrow else 11, 0.6 + (2.6 if is_narrow else 3.5) * rows, title, subtitle)
         for axes, (name, heading) in zip(np.ravel(figure.subplots(rows, columns)), panels.items(), strict=True):
@@ -137,7 +138,7 @@ def curves(table: Table, title: str, *, scheme: str = "light", is_narrow: bool =
 
 def best_epoch(table: Table, name: str, best: float) -> float | None:
     """Return the epoch of the weights in best.ckpt: of those with the best score, that with the lowest loss. None if
-    the best validation was within an epoch."""
+    no row has this score."""
     epochs, values = column(table, name)
     losses = dict(zip(*column(table, f"val/{LOSS.name}"), strict=True))
     return min(epochs[np.isclose(values, best)], key=lambda epoch: losses.get(epoch, np.inf), default=None)

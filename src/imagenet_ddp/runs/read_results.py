@@ -16,7 +16,7 @@ _PARTS = {
         (
             "epochs", "steps", "num_train_images", "num_val_images", "num_val_images_unreadable", "num_classes",
             "num_unreadable_images", "num_parameters", "num_devices", "num_nodes", "world_size", "global_batch_size",
-            "least_budget_min",
+            "least_budget_min", "best_epoch", "best_step",
         ),
         NULL | _COUNT,
     ),
@@ -30,7 +30,7 @@ _PARTS = {
         NULL | TEXT,
     ),
     **dict.fromkeys(("data", "versions"), _MAPPING),
-    "finished": FLAG, "seed": NULL | integer(), "best_epoch": NULL | _COUNT, "calibration": _NUMBERS, "known": _NUMBERS,
+    "finished": FLAG, "seed": NULL | integer(), "calibration": _NUMBERS, "known": _NUMBERS,
     "classes": TEXTS, "labels": TEXTS,
 }  # fmt: skip
 

@@ -54,6 +54,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         **{name: float(value) for name, value in metrics.items() if name.startswith("val/")},
         f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
+        "best_step": parts.train_log.best.step,
         "start": parts.train_log.start,
         **({"least_budget_min": least_min} if (least_min := _least_min(parts)) is not None else {}),
         **({"expected": head.estimate.plain} if head is not None and head.estimate is not None else {}),

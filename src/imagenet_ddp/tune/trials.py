@@ -117,12 +117,18 @@ class Trial:
         return 128 - code if code is not None and code < 0 else code
 
     def new_epochs(self) -> dict[int, float]:
-        """Return epoch -> score of the rows that were added to metrics.csv since the last call."""
+        """Return epoch -> its last score, of the epochs that were added to metrics.csv since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
-        new, self._num_rows = rows[self._num_rows :], len(rows)
-        score = best_metric(new[0] if new else ())
-        return {int(row["epoch"]): float(row[score]) for row in new if row[score] and row["epoch"] != "0"}
+        first, self._num_rows = self._num_rows, len(rows)
+        score, found, last = best_metric(rows[0] if rows else ()), dict[int, float](), ""
+        for number, row in enumerate(rows):
+            last = row[score] or last
+            if row["epoch"].isdecimal():  # else a validation within an epoch
+                if number >= first and last and row["epoch"] != "0":
+                    found[int(row["epoch"])] = float(last)
+                last = ""
+        return found
 
     def output(self) -> list[str]:
         """Return the lines of the log since the trial was last started, without empty lines."""
