@@ -109,7 +109,7 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
     )
     typed = closing[1].partition(".train ")[2].split()
     report = run("report", "short", code=0)
-    assert "was too short to train" in report.stdout and "no epoch" in report.stdout
+    assert "was too short to train" in report.stdout and "(0 epochs)" in report.stdout
     trained = run("train", *typed, code=0)
     assert "epoch 1/" in trained.stdout and "was too short" not in trained.stdout
 
