@@ -91,6 +91,14 @@ def test_a_training_that_changed_nothing_is_named_where_it_ends_and_where_it_is_
     assert done.stdout.startswith("2 runs: 2 finished") and not (tmp_path / "none/comparison.html").exists()
 
 
+@pytest.mark.slow
+def test_validation_images_in_a_folder_of_their_own_are_held_out(run: Run, tree: Path):
+    for name in "ab":
+        run("train", *SMALL, f"data.root={tree}", "trainer.max_epochs=1", f"hydra.run.dir={name}", code=0)
+    said = run("report", "a", "b", "out=both", code=0).stdout
+    assert "Of the 11 images that both were evaluated on and neither was trained on, " in said, said
+
+
 def test_images_are_recognised_by_their_content(run: Run, tmp_path: Path):
     write_images(tmp_path / "a", {"cat": 6, "dog": 2})
     paths = [f"a/cat/{number:03}.jpg" for number in range(6)] + ["a/dog/000.jpg", "a/dog/001.jpg"]

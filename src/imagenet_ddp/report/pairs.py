@@ -9,7 +9,8 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
-from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.report.predictions import EVALUATION, Predictions
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun
 
@@ -88,4 +89,9 @@ def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
         return None, {}
     stored = checkpoint_file.read(found.checkpoint)
     keys = ImageKeys.stored_in(stored[checkpoint_file.KEY])
-    return None if keys is None else keys.trained, stored["state_dict"]
+    if keys is not None:
+        return keys.trained, stored["state_dict"]
+    # the validation images have a folder of their own, so no training image is among those that the run is judged by
+    run_dir = CheckpointStore.run_dir_of(found.checkpoint)
+    is_own = run_dir is not None and found.folder.resolve() == (run_dir / EVALUATION).resolve()
+    return np.empty(0, np.uint64) if is_own else None, stored["state_dict"]
