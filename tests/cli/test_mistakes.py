@@ -653,6 +653,8 @@ def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
         ("data=pets epochs=5 imgsz=224 batch=16", True),  # Ultralytics
         ("--model resnet50 --pretrained --data-dir pets -b 8 --lr 0.01 --opt adamw", True),  # timm
         ("pets -a resnet18 --epochs 3 -j 2", True),
+        ("pets epochs 3", True),
+        ("--image-dir pets --num-epochs 3 --save-dir out", True),
         ("directory=pets batch_size=16 epochs=2", True),  # Keras
         ("data.root=pets trainer.max_epochs=3 data.val_fraction=null", True),
         ("pets --no-pretrained", False),

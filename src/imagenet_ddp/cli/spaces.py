@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from imagenet_ddp.cli.known_terms import term_of
 from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.paths import is_path
 from imagenet_ddp.config.schema.keys import declared
@@ -41,10 +42,12 @@ def without_spaces(verb: str, words: Sequence[str]) -> tuple[list[str], list[Mis
 
 
 def _is_key(verb: str, word: str) -> bool:
-    """Return whether a word is a key that needs a value, or a group of choices, and no path."""
-    known = declared(verb).get(word)
+    """Return whether a word is a key that needs a value, also one of another program, or a group of choices, and no
+    path."""
+    known, term = declared(verb).get(word), term_of(word, verb)
     is_group = word.isidentifier() and (conf_dir() / word).is_dir()
-    return (is_group or (known is not None and known.type is not bool)) and not exists(word)
+    needs_value = (known is not None and known.type is not bool) or (term is not None and "{}" in term.here)
+    return (is_group or needs_value) and not exists(word)
 
 
 def _spaces_around_equals(words: Sequence[str]) -> list[str]:
