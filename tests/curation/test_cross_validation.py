@@ -14,6 +14,7 @@ from imagenet_ddp.curation.cross_validation import (
     learning_curve,
     out_of_fold,
 )
+from imagenet_ddp.curation.interval import without_words
 from imagenet_ddp.models.regression import PrincipalAxes
 
 
@@ -22,6 +23,11 @@ def test_the_interval_is_wilsons():
     assert interval(100, 110) == pytest.approx((0.8407, 0.9499), abs=1e-4)
     assert interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
     assert interval(0, 0) == (0.0, 1.0)
+
+
+def test_an_accuracy_that_is_the_same_as_printed_is_given_once():
+    assert without_words((15, 17), (15, 17)) == "top-1 100.00 % without them (80 to 100 %), the same as with them"
+    assert without_words((15, 16), (15, 17)) == "top-1 100.00 % without them (80 to 100 %), 94.12 % with them"
 
 
 def test_each_fold_has_its_share_of_each_class_and_groups_stay_together():

@@ -230,6 +230,8 @@ BEFORE = ", on what the net gave before its training"
      ({}, {"top1": 0.3}, ["66.7 %", "30.0 %", "This net is right more often than before its training."]),
      ({"best_epoch": 0, "start": "regression"}, {"top1": 0.95}, ["95.0 %", "66.7 %", "The validation images are har"]),
      ({}, {"top1": 0.95, "net": {**NET, "data.image_size": 64}}, ["66.7 %", "95.0 %"]),
+     ({"best_epoch": 0, "start": "regression"}, {"top1": 1.0, "num_images": 5},
+      [f"{OWN}.", "5 of 5 (57 to 100 %): a check, on all 5 images, each"]),
      ({}, {"top1": "0.9"}, [])],
 )  # fmt: skip
 def test_the_accuracies_to_expect_are_in_one_order(

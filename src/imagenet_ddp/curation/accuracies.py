@@ -9,6 +9,11 @@ from imagenet_ddp.system.text import count_noun, percent
 TITLE = "What accuracy to expect on new images like these (95 % interval), the most reliable first"
 
 
+def share_words(num_right: int, num_images: int) -> str:
+    """Return an accuracy as text: one of 100 % as "20 of 20", because 100.0 % would look more exact than it is."""
+    return f"{num_right:,} of {num_images:,}" if num_right == num_images else percent(num_right / num_images, 1)
+
+
 class Measured(NamedTuple):
     """An accuracy. words: on what it was measured, and how. distance: 0 for that of this net, or of one that is made in
     the same way; 1 for that of the net before it was trained; 2 for that of another net, or at another image size."""
@@ -20,7 +25,7 @@ class Measured(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        share = percent(self.num_right / self.num_images, 1)
+        share = share_words(self.num_right, self.num_images)
         return f"{share} ({interval_words(self.num_right, self.num_images)}): {self.words}."
 
     @property

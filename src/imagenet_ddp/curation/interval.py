@@ -59,5 +59,6 @@ def without_words(right: tuple[float, float], total: tuple[int, int]) -> str:
     with some of them."""
     if not total[0]:
         return f"top-1 {percent(right[1] / max(total[1], 1))} with them; there are no others"
-    without = f"{percent(right[0] / total[0])} without them ({interval_words(right[0], total[0])})"
-    return f"top-1 {without}, {percent(right[1] / total[1])} with them"
+    share, whole = (percent(each / number) for each, number in zip(right, total, strict=True))
+    rest = "the same as with them" if share == whole else f"{whole} with them"
+    return f"top-1 {share} without them ({interval_words(right[0], total[0])}), {rest}"
