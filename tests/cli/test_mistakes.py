@@ -32,7 +32,7 @@ PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST":
 LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
     "pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
-    "pets optim.lr=1": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
+    "pets optim.lr=1": ["data data.root", "data=imagefolder data.root=pets"],
     "x.ckpt": ["resume", "resume=x.ckpt"],
     "--lr=0.5": ["", "optim.scaling=none optim.lr=0.5"], "main.py": ["", "without main.py"],
     "-b 64": ["", "data.batch_size=64"], "--opt-betas 0.9 0.95 seed=1": ["", "optim.betas=[0.9,0.95]"],
@@ -48,7 +48,7 @@ LINES: dict[str, list[str]] = {
     "photo=pets data=imagefolder": ["photo", "data.root=pets without photo"],
     "time=5 experiment=own_photos data.root=pets": ["time", "budget_min=5 without time"],
     "model=yolov8n-cls.pt": ["model", "without model"],
-    "--amp --amp-dtype bfloat16": ["", "trainer.precision=16-mixed"],
+    "--amp --amp-dtype bfloat16": ["", "without --amp"],
     "item_tfms=Resize(224)": ["", "without item_tfms=Resize(224)"],
     "seed = 1": ["seed", "seed=1"], "seed= 1": ["seed", "seed=1"], "seed =1": ["seed", "seed=1"],
     "name=my run": ["name", "name=my run"], "-m seed=[1,2]": ["seed", "seed=1,2"],
@@ -624,9 +624,11 @@ def test_the_list_ends_with_the_whole_corrected_line(
     monkeypatch.setattr("sys.argv", ["train", *shlex.split(line)])
     with pytest.raises(SystemExit), command.exit_codes("train"):
         command.request("train")
-    before, last = capfd.readouterr().err.splitlines()[-2:]
+    said = capfd.readouterr().err
+    before, last = said.splitlines()[-2:]
     _, _, typed = last.partition("python -m imagenet_ddp.train ")
     assert before == "Corrected command:" and typed == expected
+    assert ("this program's defaults, not those of the other" in " ".join(said.split())) == ("experiment" not in typed)
     assert mistakes(shlex.split(typed)) == []
 
 
@@ -657,6 +659,9 @@ def test_the_corrected_line_with_a_path_that_does_not_exist_says_so(
         ("--image-dir pets --num-epochs 3 --save-dir out", True),
         ("directory=pets batch_size=16 epochs=2", True),  # Keras
         ("data.root=pets trainer.max_epochs=3 data.val_fraction=null", True),
+        ("data=pets epochs=3 lr0=0.01", True),  # Ultralytics, which begins with weights
+        ("pets -a resnet18 --lr 0.1", False),  # pytorch/examples, which does not
+        ("--data-path pets --ra-sampler --ra-reps 4", False),  # torchvision
         ("pets --no-pretrained", False),
         ("pets pretrained=false", False),
         ("--scratch --epochs 90 --data pets", False),
@@ -674,6 +679,12 @@ def test_a_folder_of_photographs_gets_published_weights_unless_the_words_say_oth
     typed = shlex.split(capfd.readouterr().err.partition("python -m imagenet_ddp.train ")[2])
     assert ("experiment=own_photos" in typed) == own and ("data=imagefolder" in typed) != own
     assert mistakes(typed) == []
+
+
+@pytest.mark.parametrize("flags", ["--ra-sampler --ra-reps 4", "--ra-reps=4 --ra-sampler"])
+def test_an_option_with_a_value_counts_more_than_one_that_implies_it(flags: str):
+    argv = [*flags.split(), "data=imagefolder", "data.root=pets"]
+    assert corrected(argv, mistakes(argv)) == ["data=imagefolder", "data.root=pets", "data.repeats=4"]
 
 
 def test_the_newest_runs_are_named_where_a_trained_net_is_needed(here: Path):

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import help, overrides
 from imagenet_ddp.cli.correct import corrected
 from imagenet_ddp.cli.flags import only_prints
+from imagenet_ddp.cli.known_terms import term_of
 from imagenet_ddp.cli.other_command import leave_reason
 from imagenet_ddp.cli.parse import RefusedError, Request, command_line
 from imagenet_ddp.config import conf_dir
@@ -30,7 +31,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.mistakes import Mistake, without
+from imagenet_ddp.mistakes import Mistake, key_of, without
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import said_while_slow
@@ -40,6 +41,11 @@ from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
 Check = Callable[[list[str]], object]
+OTHER_DEFAULTS = (
+    "Options that are not typed have this program's defaults, not those of the other program. The settings of "
+    "pytorch/examples are experiment=pytorch_example, those of torchvision experiment=torchvision_v1 and "
+    "torchvision_v2."
+)
 MOST_ROUNDS = 3  # of corrections, each of which takes a second
 
 
@@ -182,6 +188,9 @@ def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
         batch = slurm.sbatch_words(sys.argv[1:], os.environ)
         others = " (with your other options of sbatch before the script)" if batch else ""
         others += f" (once {missing} exists)" if missing else ""
+        typed = [each.typed[0].partition("=")[0] for each in error.mistakes if each.typed]
+        if verb == "train" and "experiment" not in map(key_of, argv) and any(term_of(name, verb) for name in typed):
+            lines += ["", *console.wrap_text(OTHER_DEFAULTS, 80, indent="")]
         lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv, shlex.join(batch))]
     say_once("\n".join(lines))
 

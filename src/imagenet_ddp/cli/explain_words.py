@@ -26,6 +26,9 @@ from imagenet_ddp.system.files import beside, exists, expand_home
 
 # Options that name a data set, a recipe, or a net that has no weights: those images are no photographs to fine-tune on.
 OF_RECIPES = {"experiment", "recipe", "data", "data.name", "data._target_", "model._target_"}
+# Options of a training from scratch, as pytorch/examples, torchvision and timm begin one. The words of programs that
+# begin with published weights, such as lr0, are not among them.
+OF_SCRATCH = {"optim", "optim.lr", "schedule.name", "data.repeats"}
 FROM_SCRATCH = "model.weights=null"
 QUOTES = dict.fromkeys(map(ord, "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb"), "")  # of documents
 _IMAGE = re.compile(r"\.(jpe?g|png|webp|heic|tiff?|gif|bmp)$", re.IGNORECASE)
@@ -104,6 +107,7 @@ def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[s
     for them. options: those of the layout. others: the other words KEY=VALUE of the command line."""
     said = {option for word in others for option in _said_here(verb, word)}
     is_open = OF_RECIPES.isdisjoint(map(key_of, said)) and FROM_SCRATCH not in said
+    is_open &= "model.weights=DEFAULT" in said or OF_SCRATCH.isdisjoint(map(key_of, others))
     if options[:1] == ["data=imagefolder"] and is_open and (verb in LEARN or _checks(verb, others)):
         return [["experiment=own_photos", *options[1:]], options]
     return [options] if options else []

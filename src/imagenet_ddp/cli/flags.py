@@ -10,6 +10,7 @@ import itertools
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.read_if import read_by
 from imagenet_ddp.config.validators import FLAG
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without_effect
+from imagenet_ddp.mistakes import Fix, Mistake, key_of, setting, without, without_effect
 from imagenet_ddp.system.files import exists
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -115,7 +116,20 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
             continue
         found.append(_not_an_option(verb, token, rest, argv))
         del rest[: len(found[-1].typed) - 1]
+    valued = {key for each in found if _has_value(each) for key in _set_by(each)}
+    for number, each in enumerate(found):  # --ra-sampler --ra-reps 4
+        if each.fixes and not _has_value(each) and valued.issuperset(_set_by(each)):
+            found[number] = replace(each, fixes=(without(*each.typed),))
     return kept, found
+
+
+def _has_value(mistake: Mistake) -> bool:
+    return len(mistake.typed) > 1 or any("=" in word for word in mistake.typed)
+
+
+def _set_by(mistake: Mistake) -> set[str]:
+    """Return the keys that the first fix sets."""
+    return {key_of(option) for fix in mistake.fixes[:1] for option in fix.options}
 
 
 def _not_an_option(verb: str, token: str, rest: Sequence[str], argv: Sequence[str]) -> Mistake:
