@@ -377,6 +377,8 @@ def test_a_rank_that_dies_ends_all(
     assert [end.code for end in found] == [1, 1]
     own, other = found[rank], found[1 - rank]
     name = f"rank {rank} (node {rank}, local rank 0)"
+    log = next((two[1 - rank].folder / "work/runs").rglob(f"logs/rank{1 - rank}.log")).read_text()
+    assert f"rank {1 - rank} ends because rank {rank} " in log.splitlines()[-1]
     if what == "crash":
         assert "RuntimeError: the probe crashes on purpose" in own.err
         assert own.err.count("Traceback") == 1
@@ -403,16 +405,28 @@ def test_a_signal_to_one_command_stops_all(two: tuple[Host, Host], small: list[s
     assert not any("Traceback" in end.err for end in found)
 
 
-def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """kill -9 of what was typed on node 0, which serves the store: the workers are told to stop, and save; what watches
-    for failures may end them before they have saved."""
-    processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
-    wait_for((tmp_path / "seen/seen0.jsonl").exists)
-    processes[0].kill()
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int) -> None:
+    """kill -9 of what was typed. The ranks save; without node 0, which serves the store, what watches for failures may
+    end them before. All say why, and the command that is left says how to go on."""
+    more = "trainer.max_epochs=500", "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05)
+    processes = start(two, *small, *TWO, *more, env=AT_ZETA)
+    wait_for((two[0].folder / "work/r/checkpoints/last.ckpt").exists)
+    processes[node].kill()
     found = ends(*processes, timeout_s=30)
     nobody_is_left(two)
-    is_told = all("rank 0 (node 0, local rank 0) is gone" in each.err for each in found)
-    assert found[1].code == 128 + signal.SIGTERM or (found[1].code == 1 and is_told), [each.printed for each in found]
+    own = found[1 - node]
+    assert own.code == 1, own.printed
+    gone = f"the command of node {node} ({two[node].name}, rank {node}) is gone: its process, or its machine, no longer"
+    assert gone in own.out + own.err, own.printed
+    done = steps(tmp_path / "seen")
+    for rank, host in enumerate(two):
+        last = (host.folder / f"work/r/logs/rank{rank}.log").read_text().splitlines()[-1]
+        assert f" because {gone}" in last
+        assert f"Stopped and saved after step {done[0]}, in epoch " in last or not node
+    if node:
+        assert len(set(done)) == 1
+        assert "Continue with: python -m imagenet_ddp.train resume=" in own.err, own.printed
 
 
 def test_a_node_that_vanishes(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:

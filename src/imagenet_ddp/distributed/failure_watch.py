@@ -3,6 +3,7 @@ whose machine is gone, is found by the others."""
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from typing import Any, NoReturn
 from imagenet_ddp.distributed.failure import post_failure, read_failure
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.messages import Messages
-from imagenet_ddp.distributed.spawn import LOST
+from imagenet_ddp.distributed.spawn import GONE, LOST
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
-from imagenet_ddp.system.process import exit_at_once
+from imagenet_ddp.system.process import command_is_gone, exit_at_once
 from imagenet_ddp.system.say_once import say_once
 
 BEAT_S = 0.5
@@ -23,7 +24,6 @@ GRACE_S = 3.0  # time for a rank to raise its own error, before it is ended beca
 STOP_GRACE_S = 1.0  # time for the same signal to stop this rank, too
 LEAVE_S = 10.0  # how long rank 0 waits for the others at the end
 LEFT = -(2**40)  # of a rank's beats, once its exit is normal
-GONE = "is gone: its process, or its machine, no longer answers"
 
 
 class FailureWatch:
@@ -36,7 +36,11 @@ class FailureWatch:
     """
 
     def __init__(self, meeting: Meeting, client: Callable[[], Messages]):
-        self._rank, self._label, self._is_worker = meeting.number, meeting.place.label, meeting.place.is_worker
+        place = meeting.place
+        self._rank, self._label, self._is_worker = meeting.number, place.label, place.is_worker
+        self._own_command, self._server = "", "the launcher" if place.store_is_served else self._label(0)
+        if place.is_worker:  # the command of node 0 serves the store
+            self._own_command, self._server = meeting.command(place.node_rank or 0), meeting.command(0)
         own = meeting.members[self._rank].pids
         self._local = {
             rank: member.pid for rank, member in enumerate(meeting.members) if rank != self._rank and member.pids == own
@@ -45,6 +49,7 @@ class FailureWatch:
         self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True
         self.failed: str | None = None  # the first failure, of this rank or of another rank
         self.code = 1  # exit code for that failure
+        self.note: Callable[[str], object] = lambda text: None  # writes to the log of this rank
         self.when_lost: Callable[[], object] = lambda: None  # runs after the message that another rank is gone
         watched = {0: range(1, meeting.size), 1: [0]}.get(self._rank, [])
         # rank -> (beats, how often they were the same)
@@ -53,11 +58,17 @@ class FailureWatch:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the first failure is that a process is gone."""
+        return (self.failed or "").endswith(GONE)
+
     def fail(self, what: str, code: int = 1, *, follows: bool = False) -> bool:
         """Report to all ranks that this rank ends. Return False if another rank failed before, because that failure is
         the likely cause.
 
-        code: exit code, 1 if this rank failed, 2 if it was refused, 128 + n if signal n stopped it. follows: whether
+        code: exit code, 1 if this rank failed, 2 if it was refused, 128 + n if signal n stopped it; a worker whose
+        command is gone says that instead of SIGTERM. follows: whether
         this failure is probably the end of a connection to a rank that was killed, which is therefore looked for.
         """
         end = time.monotonic() + (BEAT_S * (LOST_BEATS + 4) if follows else 0)
@@ -65,6 +76,8 @@ class FailureWatch:
             time.sleep(BEAT_S / 5)
         what = {1: f"failed: {what}", 2: f"refused: {what}"}.get(code, what)
         sentence = f"{self._label(self._rank)} {' '.join(what.split())}"
+        if self._is_worker and code == 128 + signal.SIGTERM and command_is_gone():
+            sentence, code = f"{self._own_command} {GONE}", 1
         with self._lock:
             if self.failed is not None:
                 return False
@@ -122,7 +135,7 @@ class FailureWatch:
         except ConfigError as error:  # a stranger has posted a failure
             self._record(1, " ".join(map(str, error.mistakes)))
         except Exception:  # the store's process has ended
-            self._record(1, f"{self._label(0)} {GONE}")
+            self._record(1, f"{self._server} {GONE}")
 
     def _find_silent(self) -> None:
         for rank, (before, silent) in list(self._beats.items()):
@@ -139,7 +152,7 @@ class FailureWatch:
         while not self._ended.wait(BEAT_S) and self._threads[0].is_alive():
             silent, self._answered = (0 if self._answered else silent + 1), False
             if silent > LOST_BEATS:
-                return self._record(1, f"{self._label(0)} {GONE}")
+                return self._record(1, f"{self._server} {GONE}")
 
     def _record(self, code: int, sentence: str) -> None:
         with self._lock:
@@ -156,10 +169,12 @@ class FailureWatch:
     def end_process(self) -> NoReturn:
         """Exit, with a message that names the rank whose failure is the cause."""
         failed = self.failed or ""
-        say_once(f"rank {self._rank} ends because {failed}", about=failed)
-        if failed.endswith(GONE):
+        sentence = f"rank {self._rank} ends because {failed}"
+        say_once(sentence, about=failed)
+        run_bounded(lambda: self.note(f"{sentence}."), BEAT_S * 4)
+        if self.is_lost:
             run_bounded(self.when_lost, BEAT_S * 4)  # it may look at a disk that does not answer, either
-        exit_at_once(LOST if self._is_worker and failed.endswith(GONE) else self.code)
+        exit_at_once(LOST if self._is_worker and self.is_lost else self.code)
 
 
 def _exists(pid: Any) -> bool:

@@ -148,6 +148,11 @@ class Meeting:
     def name(self, number: int) -> str:
         return f"rank {number} ({self.members[number].host})"
 
+    def command(self, node: int) -> str:
+        """Return the name of the command that has started the ranks of a node."""
+        host = self.members[node * self.place.local_world_size].host
+        return f"the command of node {node} ({host}, {self.place.ranks_of(node)})"
+
     def agree(self, key: str, value: Any, decide: Callable[[list[Any]], Any], timeout_s: float | None = None) -> Any:
         """Return on all ranks what rank 0 decides, given the values of all by rank. Values are plain JSON.
 

@@ -104,6 +104,11 @@ class Place:
         place = f" (node {number // local}, local rank {number % local})" if local and self.num_nodes > 1 else ""
         return f"rank {number}{place}"
 
+    def ranks_of(self, node: int) -> str:
+        """Return the ranks of a node: "rank 1", "ranks 2 to 3"."""
+        first, last = node * self.local_world_size, (node + 1) * self.local_world_size - 1
+        return f"rank {last}" if first == last else f"ranks {first} to {last}"
+
     def sentence(self) -> str:
         """Return the log line that describes the rendezvous of a rank."""
         if self.world_size == 1:

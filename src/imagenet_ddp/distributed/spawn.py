@@ -32,6 +32,7 @@ from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_
 POLL_S = 0.1
 END_S = 30.0  # after one worker has failed, the others have this time to end
 LAST_S = 5.0  # after the third request to stop, which ends a worker at once
+GONE = "is gone: its process, or its machine, no longer answers"
 LOST = 3  # exit code of a worker that ends because another rank is gone; the command's is 1
 LOOPBACK = "127.0.0.1"
 

@@ -204,10 +204,10 @@ def _warn_of_few_cores(num_local: int, device_type: str) -> None:
 
 
 def _show_place(place: Place, host: str) -> None:
-    last = place.rank + place.local_world_size - 1
-    ranks = f"rank {last}" if place.local_world_size == 1 else f"ranks {place.rank} to {last}"
+    assert place.node_rank is not None
     console.print_message(
-        f"Node {place.node_rank} of {place.num_nodes} runs {ranks}. The rendezvous is at {place.address}. "
+        f"Node {place.node_rank} of {place.num_nodes} runs {place.ranks_of(place.node_rank)}. The rendezvous is at "
+        f"{place.address}. "
         f"Node 0 ({host}) shows the run.",
         sys.stdout,
     )

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.distributed.spawn import GONE, LOST
 from imagenet_ddp.errors import ConfigError, RunError, SharedError
 from imagenet_ddp.launch.job import Job, after_loss, after_stop
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Stopped, raise_on_signal
 from imagenet_ddp.system import console
-from imagenet_ddp.system.process import exit_at_once, import_torch
+from imagenet_ddp.system.process import command_is_gone, exit_at_once, import_torch
 from imagenet_ddp.system.say_once import say_once
 from imagenet_ddp.system.text import first_line
 
@@ -93,9 +94,16 @@ def met_ranks(
         _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch, job)
     except Stopped as stop:
         assert world is not None  # only the block raises Stopped
+        code = 128 + stop.signal_number
+        if stop.lost_node is not None:
+            code = LOST
+            if place.rank:  # the log of rank 0 is on its terminal
+                reason = world.command_gone(stop.lost_node)
+                say_once(f"rank {place.rank} ends because {reason}", about=reason)
         world.leave()
-        _after_stop(job, place, stop.signal_number)
-        (exit_at_once if place.world_size > 1 else sys.exit)(128 + stop.signal_number)
+        if stop.lost_node is None:
+            _after_stop(job, place, stop.signal_number)
+        (exit_at_once if place.world_size > 1 else sys.exit)(code)
     except BaseException as error:  # SystemExit of a user's own code would otherwise count as a success
         _fail(error, place, world.watch if world else None)
 
@@ -122,8 +130,11 @@ def _end_at_start(left: SignalExit, place: Place, watch: "FailureWatch | None", 
     """End a process that was stopped before there was anything to save."""
     if watch is not None:
         watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
+        if watch.is_lost:  # the command of this node, or another rank
+            watch.end_process()
     if place.rank == 0:
-        console.print_message(str(left))
+        gone = f"The command of this run {GONE}. There was nothing to save yet."
+        console.print_message(gone if place.is_worker and command_is_gone() else str(left))
         _after_stop(job, place, left.exit_code - 128)
     exit_at_once(left.exit_code)
 

@@ -10,6 +10,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.distributed.connection import FailureWatch, Meeting, Messages, connect_ranks
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.distributed.spawn import GONE
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.plan import Choice, Plan
 from imagenet_ddp.system import nvidia_gpus
@@ -29,6 +30,10 @@ class World:
     network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
     gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; only on rank 0 of several ranks
     gpu_models: tuple[str, ...] = ()  # GPU models of all ranks; only on rank 0 of several ranks
+
+    def command_gone(self, node: int) -> str:
+        """Return the reason of an end for which the command of a node is gone, of which all its workers are told."""
+        return f"{self.meeting.command(node) if self.meeting else 'the command of this run'} {GONE}"
 
     def leave(self) -> None:
         """Mark this process's exit as normal."""

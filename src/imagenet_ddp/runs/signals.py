@@ -11,22 +11,29 @@ from collections.abc import Callable, Iterator, Sequence
 
 from imagenet_ddp.errors import SignalExit
 from imagenet_ddp.system.console import discard_closed_terminal, print_message
+from imagenet_ddp.system.process import command_is_gone
 from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_SIGNALS, respected
+
+OF_COMMAND = 256  # plus a node: stands for the signal of a worker whose command is gone
 
 
 class Stopped(Exception):
-    """Raised when a signal has stopped the run, after a checkpoint was saved (if callbacks.checkpoint is on)."""
+    """Raised when a signal has stopped the run, after a checkpoint was saved (if callbacks.checkpoint is on).
+    lost_node: the one whose command is gone, if that is why; None after a signal of the user or the system."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
         self.signal_number = signal_number
+        self.lost_node = signal_number - OF_COMMAND if signal_number >= OF_COMMAND else None
 
 
 class Signals:
-    """Records the first stop signal instead of ending the process. received: its number, or None."""
+    """Records the first stop signal instead of ending the process. received: its number, or None. node: of a worker,
+    of which OF_COMMAND + node is recorded if its command is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: int | None = None) -> None:
         self.received: int | None = None
+        self._node = node
         self._num_requests, self._last_s = 0, 0.0
 
     def install(self) -> "Signals":
@@ -43,8 +50,14 @@ class Signals:
         _unblock()
         return self
 
-    def _record(self, number: int, frame: object) -> None:
+    def keep(self, number: int) -> None:
+        """Record a signal, unless there is one."""
+        if self._node is not None and number == signal.SIGTERM and command_is_gone():
+            number = OF_COMMAND + self._node
         self.received = self.received or number
+
+    def _record(self, number: int, frame: object) -> None:
+        self.keep(number)
         if number == signal.SIGHUP:
             discard_closed_terminal()
         now = time.monotonic()
@@ -81,10 +94,12 @@ def raise_on_signal() -> Iterator[None]:
         if number == signal.SIGHUP:
             discard_closed_terminal()
         for recorder in recorders:  # if SignalExit is swallowed (in __del__), the run still stops after its first step
-            recorder.received = recorder.received or number
+            recorder.keep(number)
         raise SignalExit(number)
 
     for recorder in recorders:
+        if recorder.received is not None and recorder.received >= OF_COMMAND:
+            raise SignalExit(signal.SIGTERM)
         if recorder.received is not None and recorder.received in numbers:
             raise SignalExit(recorder.received)
     with _handled_by(leave, numbers):

@@ -4,6 +4,7 @@ import torch."""
 import atexit
 import contextlib
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -35,6 +36,13 @@ def import_torch() -> Generator[None]:
         atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
         if was_enabled:
             gc.enable()
+
+
+def command_is_gone() -> bool:
+    """Return whether the command that started this worker has ended before it. The worker gets SIGTERM then (spawn.py),
+    which is no request of anyone."""
+    command = multiprocessing.parent_process()
+    return command is not None and os.getppid() != command.pid
 
 
 def use_utf8() -> None:

@@ -15,6 +15,7 @@ from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_sig
 from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.files import short_path
+from imagenet_ddp.system.process import command_is_gone
 from imagenet_ddp.training import build, diagnosis, known_images
 from imagenet_ddp.training.run_summary import closing_lines, require_files, results
 from imagenet_ddp.training.start_report import detail_lines, opening_lines
@@ -27,6 +28,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     with lock(job.run_dir) if is_first else nullcontext():
         log = Log(job.run_dir / "logs", world.place.rank)
         log.capture_libraries()
+        if world.watch is not None:
+            world.watch.note = log.note
         for message in job.messages:
             log.say(message)
         try:
@@ -34,7 +37,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             with raise_on_signal(), said_while_slow("Preparing the images, the net and the optimizer"):
                 parts = build.make_run(job, plan, world, log, signals)
         except SignalExit as stop:
-            log.note(str(stop))
+            log.note(f"{world.command_gone(world.place.node_rank or 0)}." if command_is_gone() else str(stop))
             raise
         for line in opening_lines(plan, parts.data, parts.module.net):
             log.say(line)
@@ -46,7 +49,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         if is_first:
             (job.run_dir / "summary.json").unlink(missing_ok=True)
             result_files.write_config(job.run_dir, job.config)
-        with _end_explained(job, plan, parts, log):
+        with _end_explained(job, plan, world, parts, log):
             connect(parts.trainer.loggers)
             checkpoint = str(job.checkpoint) if job.checkpoint else None
             # weights_only is torch.load's: no code is run from the file. The optimizer's state is restored, too
@@ -69,7 +72,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 
 
 @contextmanager
-def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generator[None]:
+def _end_explained(job: Job, plan: Plan, world: World, parts: build.Run, log: Log) -> Generator[None]:
     """Explain in the log why training in the block ends early, and end what runs beside it."""
     try:
         train_log = parts.train_log
@@ -85,9 +88,11 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         if plan.place.rank == 0 and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained, so the folder is still new
         raise
-    except Stopped:
+    except Stopped as stop:
+        why = "" if stop.lost_node is None else f", because {world.command_gone(stop.lost_node)}"
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
-        log.say(f"Stopped {saved} after step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}.")
+        where = f"step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}"
+        log.say(f"Stopped {saved} after {where}{why}.")
         raise
     finally:
         parts.data.close()

@@ -13,7 +13,7 @@ from imagenet_ddp.system.process import import_torch
 
 def train(place: Place, job: Job, facts: Mapping[str, Any]) -> float | None:
     """Train in this process; return the best score, or None without validation. facts: see meet_ranks."""
-    signals = Signals().install()
+    signals = Signals(place.node_rank if place.is_worker else None).install()
     with met_ranks(place, job.config, facts, job=job) as world:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.training import batch_finder, fit
