@@ -34,6 +34,7 @@ from imagenet_ddp.runs.result_files import read_config
 
 OF_WEIGHTS = ("checkpoint", "model.weights", "teacher.weights")
 OF_NET = ("name", "library", "args", "blur_pool")  # keys of model that weights are made for
+SHORT_WARMUP = 0.25  # share of a run that has no more epochs than the warm-up of its recipe
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
@@ -120,10 +121,19 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], me
     with contextlib.suppress(OmegaConfBaseException, OSError, TypeError):  # the checks report them
         if not {"model", *(f"model.{key}" for key in OF_NET)} & {option.key for option in options}:
             config.model.update(_net_of_run(config.model))
+    if "schedule.warmup_epochs" not in {option.key for option in options}:
+        _shorten_warmup(config)
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
         bare.pop("hydra", None)
     return Composed(options, bare, config.hydra, composed.mistakes, composed.wrong | wrong)
+
+
+def _shorten_warmup(config: DictConfig) -> None:
+    """Let a warm-up of a recipe take a part of a run that is too short for it, instead of all of it."""
+    warmup, epochs = selected(config, "schedule.warmup_epochs"), selected(config, "trainer.max_epochs")
+    if isinstance(warmup, int | float) and isinstance(epochs, int) and warmup >= epochs > 0:
+        config.schedule.warmup_epochs = SHORT_WARMUP * epochs
 
 
 def _net_of_run(model: DictConfig) -> dict[str, Any]:
