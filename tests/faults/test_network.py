@@ -42,8 +42,9 @@ def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path) 
         hosts[1].mend()
         codes = [process.wait(60) for process in running]
         assert set(codes) <= {1, -6}, codes  # a thread of Gloo's may abort the process, after it has said why
-        for rank, each in enumerate(running):
-            told(End(1, each.out, each.err, said_s), f"rank {1 - rank} (node {1 - rank}, local rank 0) is gone: its")
+        lost = "rank 1 (node 1, local rank 0)", "the command of node 0 (alpha, rank 0)"  # which serves the store
+        for each, other in zip(running, lost, strict=True):
+            told(End(1, each.out, each.err, said_s), f"{other} is gone: its process, or its machine, no longer answers")
         for process in (ended := train(hosts, *QUIET)):
             assert process.wait(240) == 0, [each.out + each.err for each in ended]
     assert_same(unharmed(2), tmp_path / "r")
