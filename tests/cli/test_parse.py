@@ -182,6 +182,12 @@ def test_a_typed_group_wins_over_recipe_and_experiment(typed: str, expected: dic
     assert {key: OmegaConf.select(config, key) for key in expected} == expected
 
 
+@pytest.mark.parametrize("typed", ["schedule.warmup_epochs=4", "schedule={warmup_epochs:4}"])
+def test_a_warm_up_stays_as_typed_in_a_short_run(typed: str):
+    assert asked("trainer.max_epochs=4", typed, "data=stl10").config.schedule.warmup_epochs == 4
+    assert asked("trainer.max_epochs=4", "data=stl10").config.schedule.warmup_epochs == 1
+
+
 def test_the_weights_of_a_run_are_for_its_net(tmp_path: Path):
     (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
     best = tmp_path / "mine" / "checkpoints" / "best.ckpt"

@@ -121,7 +121,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], me
     with contextlib.suppress(OmegaConfBaseException, OSError, TypeError):  # the checks report them
         if not {"model", *(f"model.{key}" for key in OF_NET)} & {option.key for option in options}:
             config.model.update(_net_of_run(config.model))
-    if "schedule.warmup_epochs" not in {option.key for option in options}:
+    if "schedule.warmup_epochs" not in leaves({option.key: option.value for option in options}):
         _shorten_warmup(config)
     bare: DictConfig = pickle.loads(pickle.dumps(config))  # takes a third of the time of a copy
     with open_dict(bare):
