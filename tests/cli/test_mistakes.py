@@ -421,6 +421,15 @@ def test_a_word_with_a_meaning_of_its_own_is_no_part_of_a_path(verb: str, line: 
     assert not found.mistakes and [word for word in found.typed if "=" not in word] == left
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_word_is_left_out_and_is_no_part_of_a_path(blank: str):
+    """Of a variable that is empty, or a backslash with a space after it at the end of a line."""
+    argv = ["data=imagefolder", "data.root=pets", "name=mine", blank, "hydra.run.dir=gone", blank]
+    found = mistakes(argv)
+    assert found and all(f"Hint: leave {blank!r} out" in str(each) for each in found)
+    assert corrected(argv, found) == [word for word in argv if word != blank]
+
+
 def test_no_line_chooses_one_of_several_values():
     argv = ["checkpoint=x.ckpt", "format=onnx,openvino"]
     more = corrected(argv, mistakes(argv, "export"))

@@ -65,6 +65,9 @@ def _bare_word(verb: str, word: str, others: Set[str]) -> Mistake:
     keys, missing = declared(verb), ", and does not exist" if "/" in word and not exists(word) else ""
     what = f"{shlex.quote(word)} must be key=value{missing}"
     name, colon, after = word.partition(":")
+    if not word.strip():  # an empty variable, or a backslash with a space after it at the end of a line
+        said = f"leave {shlex.quote(word)} out; a backslash that continues a line must be its last character"
+        return Mistake(what, fixes=(replace(without(word), said=said),), typed=(word,))
     if word in keys and keys[word].type is bool:  # undo
         return Mistake(what, (word,), (setting(f"{word}=true"),), typed=(word,))
     if colon and after.strip() and is_own(verb, name, after.strip()):

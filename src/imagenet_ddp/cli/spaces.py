@@ -104,6 +104,6 @@ def _of_one_text(verb: str, key: str, words: Sequence[str], line: Sequence[str])
         is_flag = word in keys and keys[word].type is bool
         is_choice = (option := option_of(verb, word)) and key_of(option) not in typed
         is_images = exists(word) and images not in typed
-        if re.search(r"^-.|^[/~]|\.py$", word) or is_flag or is_choice or is_images:
+        if not word.strip() or re.search(r"^-.|^[/~]|\.py$", word) or is_flag or is_choice or is_images:
             return
         yield word
