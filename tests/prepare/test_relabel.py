@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.curation.decision_lists import Decision, earlier_decisions
+from imagenet_ddp.curation.decision_lists import Decision, downloads, earlier_decisions
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import folder_labels, label_changes, relabel
 from imagenet_ddp.prepare import options as prepare_options
@@ -580,6 +580,20 @@ def test_unlabelled_images_get_a_class(
     prepare(*options, "undo=true")
     assert "5 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()
+
+
+def test_a_place_that_has_no_list_has_no_decisions(tmp_path: Path):
+    """It may be that of a stranger's check: a pipe would be awaited."""
+    os.mkfifo(tmp_path / "duplicates.csv")
+    for name in ("duplicates.csv", f"{'a' * 5000}/duplicates.csv", "a\0b/duplicates.csv"):
+        assert earlier_decisions(tmp_path / name, tmp_path / "decisions.csv") == {}
+
+
+def test_the_downloads_of_a_user_without_a_home_are_none(monkeypatch: pytest.MonkeyPatch):
+    """As in a container that is started with any number of a user."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert not downloads().exists()
 
 
 def test_the_newer_decision_counts_and_a_photograph_is_kept_in_one_list(tmp_path: Path):

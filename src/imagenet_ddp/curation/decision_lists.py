@@ -1,6 +1,7 @@
 """Read the lists into which a person writes decisions, and keep them: none is replaced with decisions that would be
 lost."""
 
+import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.table_rows import rows_message
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, setting
-from imagenet_ddp.system.files import exists
+from imagenet_ddp.system.files import exists, expand_home
 from imagenet_ddp.system.table_files import of_text_cell
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
@@ -31,7 +32,7 @@ def record_file(file: Path) -> Path:
 
 def downloads() -> Path:
     """Return the folder in which browsers save the list that a page makes."""
-    return Path.home() / "Downloads"
+    return expand_home("~/Downloads")  # a container's user may have no home
 
 
 def require_readable(file: Path) -> None:
@@ -132,7 +133,9 @@ def earlier_decisions(file: Path, of_page: Path) -> dict[tuple[str, str, str], s
     on the page beside it: the newer file counts. What is kept is kept whatever is suggested, "" stands for that; on the
     page, it is kept in one list. of_page: the file that the page of the check makes."""
     found = dict[tuple[str, str, str], str]()
-    for each in sorted((file, of_page), key=_modified_ns):
+    # a stranger's check may name any place, and a pipe would be awaited
+    there = [each for each in (file, of_page) if os.path.isfile(each)]  # noqa: PTH113 (Path.is_file() may raise)
+    for each in sorted(there, key=lambda each: each.stat().st_mtime_ns):
         with suppress(ConfigError, OSError):  # there is no list, or nothing in it
             decided = [row for row in read_decisions(each)
                        if row.of_list in ("", file.name) or not is_keep(row.text, row.label)]  # fmt: skip
@@ -141,7 +144,3 @@ def earlier_decisions(file: Path, of_page: Path) -> dict[tuple[str, str, str], s
             found |= {(row.path, row.label, "" if is_keep(row.text, row.label) else row.suggested): row.text
                       for row in decided}  # fmt: skip
     return found
-
-
-def _modified_ns(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.exists() else 0
