@@ -42,6 +42,22 @@ def test_the_best_epoch_brings_its_own_top5_and_loss(tmp_path: Path):
     assert (run.best, run.best_epoch, run.at_best) == (0.95, 2, {})
 
 
+@pytest.mark.parametrize(
+    ("rows", "is_chosen"),
+    [
+        ([[1, None], [2, None], [3, 0.8]], False),  # trainer.check_val_every_n_epoch=3
+        ([[0.5, 0.7], [1, 0.8]], True),  # trainer.val_check_interval=0.5
+    ],
+)
+def test_only_several_validations_choose_the_best_weights(
+    rows: list[list[float | None]], is_chosen: bool, tmp_path: Path
+):
+    folder = make_run(tmp_path / "run", top1=0.8)
+    write_metrics(folder, rows, ("epoch", "val/top1"))
+    run = read_run(folder)
+    assert run is not None and run.is_chosen is is_chosen
+
+
 def test_states(tmp_path: Path):
     folder = make_run(tmp_path / "r", finished=False, epochs=3)
     assert (run_in(folder).state, run_in(folder).epochs) == ("interrupted", 3)

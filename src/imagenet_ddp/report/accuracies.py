@@ -29,7 +29,7 @@ def accuracies_of(found: Predictions, run: Run, check: Mapping[str, Any]) -> tup
     """Return (what accuracy to expect on new images, the most reliable first; what their difference means, or ""). Of
     one accuracy, there is no order: ([], ""). check: result of last_check."""
     is_regression = run.best_epoch == 0 and run.summary.get("start", START) != START
-    own = of_net(int(found.is_right.sum()), len(found), is_chosen=len(run.metrics["epoch"]) > 1)
+    own = of_net(int(found.is_right.sum()), len(found), is_chosen=run.is_chosen)
     distance, folds = 0 if is_regression else 1, list[Measured]()
     if counted := _counted(check):
         but = _difference(check.get("net"), {**run.options, **leaves(read_config(found.folder))})

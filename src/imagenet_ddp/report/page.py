@@ -122,7 +122,7 @@ def build(
         measured, meaning = accuracies_of(found, run, check) if is_held_out else ([], "")
         judged = _what_a_check_adds(run) if is_held_out and not check and near_copies is None else ""
         few = "a check judges it by all of its photographs" if measured or judged else ""
-        is_chosen = is_held_out and len(run.metrics["epoch"]) > 1
+        is_chosen = is_held_out and run.is_chosen
         more, verdict = _analyse(
             found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen, is_ordered=bool(measured)
         )

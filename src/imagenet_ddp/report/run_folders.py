@@ -50,6 +50,11 @@ class Run:
         return self.options.get("trainer.max_epochs") != 0
 
     @property
+    def is_chosen(self) -> bool:
+        """Return whether the best weights were chosen by several validations."""
+        return len(column(self.metrics, f"val/{self.score.name}")[0]) > 1
+
+    @property
     def max_epochs(self) -> int | None:
         """Return the number of epochs to train; None if it is not limited, or depends on the time."""
         most = None if self.options.get("budget_min") else self.options.get("trainer.max_epochs")
