@@ -430,6 +430,13 @@ def test_a_blank_word_is_left_out_and_is_no_part_of_a_path(blank: str):
     assert corrected(argv, found) == [word for word in argv if word != blank]
 
 
+def test_a_number_with_spaces_before_it_is_read():
+    """On macOS, wc -l prints such ones."""
+    assert mistakes(["trainer.max_epochs=       3"]) == []
+    (mistake,) = mistakes(["name= mine"])
+    assert mistake.fixes[0].options == ("name=mine",)
+
+
 def test_no_line_chooses_one_of_several_values():
     argv = ["checkpoint=x.ckpt", "format=onnx,openvino"]
     more = corrected(argv, mistakes(argv, "export"))

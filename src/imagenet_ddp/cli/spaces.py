@@ -53,7 +53,8 @@ def _is_key(verb: str, word: str) -> bool:
 def _spaces_around_equals(words: Sequence[str]) -> list[str]:
     """Return the leading words that the shell made of KEY = VALUE, KEY= VALUE or KEY =VALUE; [] if there are none."""
     word, sign, value = (*words, "", "")[:3]
-    if re.match(r"[\w./+~]+(\s+=|=\s+)\s*\S", word) and not exists(word.partition("=")[2]):  # one word, in quotes
+    # one word, in quotes; of KEY="$(wc -l < FILE)", whose number has spaces before it on macOS, Hydra reads the number
+    if re.match(r"[\w./+~]+(\s+=\s*|=\s+(?![\d\s]))\S", word) and not exists(word.partition("=")[2]):
         return [word]
     if word.endswith("=") and "=" not in word[:-1] + sign and sign:  # KEY= VALUE
         return [word, sign]
