@@ -118,6 +118,7 @@ def test_an_image_outside_the_classes_is_named_and_can_get_one(
     assert said in words_of(html)
     (part,) = re.findall(r'<section id="outside">.*?</section>', html, re.DOTALL)
     assert re.findall('<option value="([^"]*)"', part) == ["", "Äpfel", "zebra", "remove"]
+    assert "Decisions: the name of a class or <b>remove</b>." in part
     lists = photos.parent / "checked"
     (row,) = rows_of(lists, "outside_classes.csv")
     assert row == {"path": str((folder / "new 1.jpg").relative_to(photos.parent)), "decision": ""}
@@ -480,6 +481,7 @@ def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, mon
     page_of(photos, monkeypatch)
     page = photos.parent / "checked/check.html"
     values = "Array.from(document.querySelectorAll('select'), (each) => each.value)"
+    marked = "Array.from(document.querySelectorAll('.proposed'), (each) => each.checkVisibility())"
     bar = "Array.from(decisions.children, (each) => each.hidden ? '' : each.textContent)"
     warns = "!dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     choose = """for (const each of document.querySelectorAll("select")) {
@@ -491,9 +493,17 @@ def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, mon
     with Browser(photos.parent / "profile") as browser:
         browser.open(page.as_uri())
         proposed = browser.evaluate(values)
+        assert browser.evaluate(marked) == [True] * 2 and browser.evaluate(bar)[0] == "2 proposed"
+        browser.evaluate("""(() => {
+            const other = Array.from(document.querySelectorAll("select")).find((each) => !each.value);
+            other.value = "keep";
+            other.dispatchEvent(new Event("change", { bubbles: true }));
+        })()""")
+        assert browser.evaluate(bar)[0] == "1 decided by you, 2 proposed; kept in this browser"
         browser.evaluate(choose)
         chosen, words = browser.evaluate(values), browser.evaluate(bar)
-        assert chosen != proposed and words[0].endswith(" decided, kept in this browser") and words[2] == "Clear"
+        assert chosen != proposed and words[0].endswith(" decided by you; kept in this browser") and words[2] == "Clear"
+        assert not any(browser.evaluate(marked))
         browser.open(page.as_uri())
         assert (browser.evaluate(values), browser.evaluate(bar), browser.evaluate(warns)) == (chosen, words, False)
         page.with_name("other.html").write_text(page.read_text().replace("odd.jpg", "old.jpg"))
@@ -501,7 +511,7 @@ def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, mon
         assert browser.evaluate(values) == proposed
         browser.open(page.as_uri())
         browser.evaluate("confirm = () => true; decisions.children[2].click()")
-        assert (browser.evaluate(values), browser.evaluate(bar)[2]) == (proposed, "")
+        assert (browser.evaluate(values), browser.evaluate(bar)[2]) == (proposed, "") and all(browser.evaluate(marked))
         deny = "Object.defineProperty(window, 'localStorage', { get() { throw new Error(); } })"
         for storage in ("", deny):
             browser.call("Page.addScriptToEvaluateOnNewDocument", source=storage)
@@ -509,7 +519,7 @@ def test_what_is_chosen_is_there_when_the_page_is_opened_again(photos: Path, mon
             found = browser.evaluate(values), browser.evaluate(bar)[2], browser.evaluate(warns)
             assert found == (proposed, "", False)
         browser.evaluate(choose)
-        assert browser.evaluate(warns) and browser.evaluate(bar)[0].endswith(", lost when this page is closed")
+        assert browser.evaluate(warns) and browser.evaluate(bar)[0].endswith("; lost when this page is closed")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")

@@ -13,26 +13,31 @@ for (const line of document.querySelectorAll("code.line")) {
 // The browser keeps them, under a digest of the page: opened from a folder, too, and until the page has other images.
 const decisions = document.getElementById("decisions");
 if (decisions) {
-  const choices = Array.from(document.querySelectorAll("select")), proposed = choices.map((each) => each.value);
+  const choices = Array.from(document.querySelectorAll("select"));
+  const before = choices.map((each) => [each.value, "proposed" in each.dataset]);
   const clear = Object.assign(document.createElement("button"), { textContent: "Clear" });
   decisions.querySelector("button").after(clear);
   let digest = 0, isKept = true, made = []; // by a person, in this order: [place in choices, value]
   for (const letter of document.querySelector("main").innerHTML) digest = (31 * digest + letter.codePointAt(0)) | 0;
   const key = `imagenet_ddp.decisions.${digest}`;
   const count = () => {
-    const number = new Set(choices.filter((each) => each.value).map((each) => each.dataset.path)).size;
-    decisions.hidden = !number && !made.length;
+    const paths = (isProposed) => choices.filter((each) => each.value && "proposed" in each.dataset === isProposed).map((each) => each.dataset.path);
+    const decided = new Set(paths(false)), proposed = new Set(paths(true).filter((path) => !decided.has(path)));
+    decisions.hidden = !decided.size && !proposed.size && !made.length;
     clear.hidden = !made.length;
     const where = isKept ? "kept in this browser" : "lost when this page is closed";
-    decisions.firstChild.textContent = `${number} decided${made.length ? `, ${where}` : ""}`;
+    const numbers = [`${decided.size} decided by you`, `${proposed.size} proposed`].filter((_, place) => [decided, proposed][place].size);
+    decisions.firstChild.textContent = `${numbers.join(", ") || "0 decided"}${made.length ? `; ${where}` : ""}`;
   };
   const spread = (target) => {
+    delete target.dataset.proposed;
     for (const other of choices.filter((each) => each !== target && each.dataset.path === target.dataset.path)) {
       const isOfOne = other.dataset.row === target.dataset.row;
       if (target.value === "keep" && ["keep", ""].includes(other.value) && !isOfOne) continue;
       const chosen = target.selectedOptions[0], isThere = Array.from(other.options).some((each) => each.value === chosen.value);
       if (!isThere) other.add(chosen.cloneNode(true));
       other.value = chosen.value;
+      delete other.dataset.proposed;
     }
   };
   document.addEventListener("change", ({ target }) => {
@@ -46,7 +51,11 @@ if (decisions) {
     if (!confirm("Forget what you have chosen on this page?")) return;
     made = [];
     try { localStorage.removeItem(key); } catch { } // nothing was kept
-    choices.forEach((each, place) => { each.value = proposed[place]; });
+    choices.forEach((each, place) => {
+      const [value, isProposed] = before[place];
+      each.value = value;
+      each.toggleAttribute("data-proposed", isProposed);
+    });
     count();
   });
   decisions.querySelector("button").addEventListener("click", () => {

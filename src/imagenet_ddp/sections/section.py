@@ -149,15 +149,16 @@ class Checked:
         if file not in self.relabel:
             return None
         suggested = classes[0] if classes else ""
-        is_decided = chosen and any(key[0] == path for found in self.decisions.values() for key in found)
-        text = self.decided(file, path, label, suggested) or ("" if is_decided else chosen)
+        decided = self.decided(file, path, label, suggested)
+        is_decided = decided or any(key[0] == path for found in self.decisions.values() for key in found)
+        text = decided or ("" if is_decided else chosen)
         chosen = as_text_cell({KEEP: KEEP, REMOVE: REMOVE, MOVE: suggested}.get(text.casefold(), text))
         words = {KEEP: KEEP} if label else {}
         words |= {as_text_cell(name): f"move to {name}" for name in classes}
         words |= {REMOVE: REMOVE} if self.can_remove else {}
         words |= {chosen: chosen} if chosen and chosen not in words else {}
         row = csv_line([path, label, f"{file} {group}" if group else "", file])
-        return {"row": row, "chosen": chosen, "words": words}
+        return {"row": row, "chosen": chosen, "words": words, "is_proposed": bool(chosen and not decided)}
 
     def name(self, split: str, index: int) -> str:
         """Return the path of an image below data.root."""
