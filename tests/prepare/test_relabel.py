@@ -631,6 +631,7 @@ def test_a_further_class_needs_its_folder(inbox: dict[str, str], capsys: pytest.
     assert "note: there is no training image of bear; add some, or remove the class" in capsys.readouterr().out
     prepare(*INBOX, "undo=true")
     assert files("pets") | files("inbox") == inbox
+    assert "note: all changes ever made with this list are taken back\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -787,7 +788,7 @@ def test_the_list_that_the_page_made_is_meant(typed: str):
     assert "did you mean decisions=checked/decisions.csv?" in refused(*FOLDER, f"decisions={typed}")[0]
 
 
-@pytest.mark.parametrize("typed", ["checked/decisions.csv", "checked/check.html"])
+@pytest.mark.parametrize("typed", ["checked/decisions.csv", "checked/check.html", "decisions.csv", "decisions (1).csv"])
 def test_the_list_that_the_page_makes_is_found_where_browsers_save_it(typed: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(Path("home").absolute()))
     Path("home/Downloads").mkdir(parents=True)
@@ -797,17 +798,26 @@ def test_the_list_that_the_page_makes_is_found_where_browsers_save_it(typed: str
 
     def answer() -> str:
         planned.cache_clear()
-        return refused(*FOLDER, f"decisions={typed}")[0].partition(" Hint: ")[2]
+        return refused(*FOLDER, f'decisions="{typed}"')[0].partition(" Hint: ")[2]
 
     where = "the button below the pictures of checked/check.html makes it, and browsers save it in Downloads: move it"
     assert answer().startswith(where)
     Path("home/Downloads/decisions (1).csv").touch()
-    assert answer() == f"run `mv '{Path('home').absolute()}/Downloads/decisions (1).csv' checked/decisions.csv`."
+    move = f"run `mv '{Path('home').absolute()}/Downloads/decisions (1).csv' checked/decisions.csv`"
+    assert (
+        answer() == f"{move}."
+        if typed == "checked/decisions.csv"
+        else f"{move}, and set decisions=checked/decisions.csv."
+    )
     planned.cache_clear()
     [message] = refused(*FOLDER, "decisions=cheked/decisions.csv")
     assert "mv " not in message, "there is no such folder"
     Path("checked/decisions (2).csv").write_text("path,decision\n", encoding="utf-8")
     assert answer() == """did you mean 'decisions="checked/decisions (2).csv"'?"""
+    for each in (*Path().glob("*.csv"), *Path("checked").iterdir(), *Path("home/Downloads").iterdir()):
+        each.unlink()
+    if not typed.startswith("checked"):
+        assert answer().endswith("a page's button saves it in Downloads: move it into the folder of check.html.")
 
 
 def test_an_undo_of_the_wrong_list_names_those_that_were_carried_out():

@@ -132,22 +132,34 @@ def _validate_relabel(config: PrepareConfig) -> list[Mistake]:
 def _saved_by_page(file: Path, *, is_page: bool) -> tuple[Fix, ...]:
     """Return what to do about the list that the page of the check makes, if that is meant: browsers save it elsewhere,
     or under another name. No list is read."""
-    if (not is_page and file.name != DECISIONS) or not file.parent.is_dir():
+    if not (is_page or _is_decisions(file.name)) or not file.parent.is_dir():
         return ()
-    wanted, page = file.with_name(DECISIONS), file.with_name("check.html")
-    if here := _newest_decisions(file.parent):
+    page = file.with_name("check.html")
+    pages = [page] if page.is_file() else [*Path().glob(f"*/{page.name}")]
+    folder = pages[0].parent if len(pages) == 1 else file.parent
+    if here := _newest_decisions(file.parent) or _newest_decisions(folder) or _newest_decisions(Path()):
         return (did_you_mean(quoted(f"decisions={here}")),)
+    wanted = folder / DECISIONS
+    option = quoted(f"decisions={wanted}")
     if there := _newest_decisions(downloads()):
-        return (Fix(run=shlex.join(["mv", str(there), str(wanted)])),)
-    said = f"the button below the pictures of {page} makes it, and browsers save it in Downloads: move it to {wanted}"
-    return (Fix((f"decisions={wanted}",), said=said, is_example=True),) if page.is_file() else ()
+        move = shlex.join(["mv", str(there), str(wanted)])
+        said = f"run `{move}`, and set {shlex.quote(option)}"
+        return (Fix(run=move) if wanted == file else Fix((option,), said=said, is_example=True),)
+    said = f"the button below the pictures of {folder / page.name} makes it, and browsers save it in Downloads: move it"
+    return (Fix((option,), said=f"{said} to {wanted}", is_example=True),) if len(pages) == 1 else ()
+
+
+def _is_decisions(name: str) -> bool:
+    """Return whether a file has the name that a page gives to its list, or "decisions (1).csv", as browsers call the
+    second one."""
+    stem, suffix = map(re.escape, (Path(DECISIONS).stem, Path(DECISIONS).suffix))
+    return re.fullmatch(rf"{stem}([ _-]?\(?\d+\)?)?{suffix}", name, re.I) is not None
 
 
 def _newest_decisions(folder: Path) -> Path | None:
-    """Return the newest decisions.csv of a folder, also "decisions (1).csv", as browsers call the second one."""
-    stem, suffix = map(re.escape, (Path(DECISIONS).stem, Path(DECISIONS).suffix))
+    """Return the newest list of a page in a folder."""
     try:
-        found = [at for at in folder.iterdir() if re.fullmatch(rf"{stem}([ _-]?\(?\d+\)?)?{suffix}", at.name, re.I)]
+        found = [at for at in folder.iterdir() if _is_decisions(at.name)]
         return max(filter(Path.is_file, found), key=lambda at: at.stat().st_mtime_ns, default=None)
     except OSError:  # no such folder
         return None
@@ -163,7 +175,10 @@ def _lists_near(file: Path, *, undo: bool) -> tuple[Fix, ...]:
     near = of_folder if file.is_dir() else near_names(file.name, lists, 1)
     if not lists:
         found = beside(file, takes) if file.name else None
-        return (did_you_mean(f"decisions={found}") if found else setting("decisions=FILE.csv"),)
+        aim = (
+            "" if undo else "to your list; a page's button saves it in Downloads: move it into the folder of check.html"
+        )
+        return (did_you_mean(f"decisions={found}") if found else setting("decisions=FILE.csv", aim=aim),)
     meant = [name for name in near if name in lists][:1]
     others = f"{'Other' if meant else 'The'} lists in {folder} are {', '.join(sorted({*lists} - {*meant}))}"
     if not meant:

@@ -78,7 +78,7 @@ def run(plan: Plan) -> int:
     with disk_errors_as_run_error(Path(str(data.root))):
         record = _read(record_file, labels.kind)
         if plan.config.undo:
-            _undo(labels, record, record_file)
+            _undo(labels, record, record_file, is_of_check=unlabelled is None)
             return 0
         _finish(labels, record, record_file)
         source, others = open_source(data, plan.config.seed, purpose=plan.config.purpose), list[FileImages]()
@@ -176,8 +176,8 @@ def _finish(labels: Labels, record: Record, record_file: Path) -> None:
         print_message(f"{count_noun(len(todo), 'change')} made that an interrupted command had left.", sys.stdout)
 
 
-def _undo(labels: Labels, record: Record, record_file: Path) -> None:
-    """Take back all changes of a list, the last first."""
+def _undo(labels: Labels, record: Record, record_file: Path, *, is_of_check: bool) -> None:
+    """Take back all changes of a list, the last first. is_of_check: whether a check may have made it."""
     if not record.changes:
         what = (
             f"undo=true needs {record_file}, which prepare=relabel writes before it changes a label, but there is no "
@@ -199,8 +199,8 @@ def _undo(labels: Labels, record: Record, record_file: Path) -> None:
     parts = [f"{count_noun(num_images, 'image')} moved back"] if num_images else []
     parts += [f"{count_noun(num_labels, 'label')} changed back"] if num_labels or not num_images else []
     print_message(f"{'; '.join(parts)}.", sys.stdout)
-    what = "all changes ever made with this list are taken back; decisions that a later check has replaced must be made"
-    print_message(f"note: {what} again", sys.stdout)
+    again = "; decisions that a later check has replaced must be made again" * is_of_check
+    print_message(f"note: all changes ever made with this list are taken back{again}", sys.stdout)
     if gone:
         print_message(
             f"note: {count_noun(len(gone), 'image')} gone: {printable(shorten_list(gone, MAX_NAMED))}", sys.stdout
