@@ -250,7 +250,7 @@ def test_an_excel_file(run: Run, tree: Path, trained: Path, tmp_path: Path) -> N
     ("option", "out", "said"),
     [
         ("auto", "p.ods", "set out=p.csv."),
-        ("auto", "p.pdf", "set out=p.csv."),
+        ("auto", "p.pdf", "set out=p.html."),
         ("html", "p.pdf", "set out=p.html."),
         ("csv", "p.xlsx", "format must be that of out=p.xlsx, got csv. Hint: set format=auto."),
         ("xlsx", "p.csv", "format must be that of out=p.csv"),

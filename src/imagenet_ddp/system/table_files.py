@@ -70,7 +70,7 @@ def validate(option: str, out: str | None) -> list[Mistake]:
         return []  # a mistake in any format
     suffix, chosen, keys = Path(out or "").suffix.lower(), format_of(option, out), ("out", "format")
     if suffix not in (*SUFFIXES, "", ".txt"):  # a file of any other suffix would not open as what it is named
-        close = {".json": "jsonl", ".htm": "html"}.get(suffix) if option == "auto" else chosen
+        close = {".json": "jsonl", ".htm": "html", ".pdf": "html"}.get(suffix) if option == "auto" else chosen
         instead = Path(out or "").with_suffix(f".{close or chosen}")
         fix = Fix((f"out={instead}",), is_meant=close is not None)
         return [must_be("out", "a file of csv, jsonl, xlsx or html", str(out), fix)]
