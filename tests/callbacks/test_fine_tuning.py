@@ -20,6 +20,7 @@ from imagenet_ddp.callbacks import image_features
 from imagenet_ddp.callbacks.image_features import compute_columns
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.curation import unknown
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features
@@ -77,10 +78,13 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
         result = run("train", *base, *options, f"hydra.run.dir={name}", code=0)
         assert "starts from logistic regression on these features (" in result.stdout, result.stdout
         state = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        val = re.search(r"val loss \S+ top-1 (\S+) %", result.stdout)
+        said, val = " ".join(result.stdout.split()), re.search(r"val loss \S+ top-1 (\S+) %", result.stdout)
         assert val
         assert "epoch 0/1 (regression on frozen features): val loss" in result.stdout
         assert f"Best val top-1 {val[1]} % (epoch 0: regression on frozen features)" in result.stdout
+        number = json.loads((tmp_path / name / "summary.json").read_text())["num_val_images"]
+        likely = interval_words(round(float(val[1]) * number / 100), number)
+        assert f"95 % interval, from {number} images: {likely}." in said
         found[name] = (val[1], state["net.classifier.1.weight"], state["net.classifier.1.bias"])
     for name in ("two", "dp"):
         assert found[name][0] == found["one"][0]
@@ -152,7 +156,7 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
 def test_a_fine_tuning_ends_with_what_the_command_features_would_write(
     run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
 ):
-    """predict says "not sure" without a further command, also for the other weights of a resumed run."""
+    """predict tells others without a further command, also for the other weights of a resumed run."""
     options = [*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression"]
     trained = ["averaging=ema", "optim.lr=0.01", f"trainer.devices={devices}", "callbacks.checkpoint.monitor=null"]
     file = tmp_path / "r/known.npz"

@@ -21,10 +21,11 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import relabel
 from imagenet_ddp.report import pictures as pictures_module
+from imagenet_ddp.report.facts import further_facts
 from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
 from imagenet_ddp.report.predictions import Predictions, read
-from imagenet_ddp.report.run_folders import read_run
+from imagenet_ddp.report.run_folders import Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.table_files import csv_line, table_bytes
 
@@ -298,6 +299,13 @@ def test_a_group_that_is_to_stay_is_not_counted_again(evaluated: Predictions, tm
         page = build("e", None, evaluated, maps=False, near_copies=file)
         assert "1 photograph is there in more than one form" in " ".join(page.summary)
         assert "lists 2 groups, 1 of which you have decided to keep" in page.files["report.html"].decode()
+
+
+@pytest.mark.parametrize("epochs", [0, 5])
+def test_the_optimizer_is_a_fact_of_a_run_that_trains_by_steps(epochs: int):
+    options = {"trainer.max_epochs": epochs, "optim.name": "adamw", "optim.lr": 0.1, "optim.reference_batch": 16}
+    shown = dict(further_facts(Run(Path(), "finished", options, {}), None)).get("Optimizer")
+    assert shown == ("adamw, lr 0.1 per 16 images" if epochs else None)
 
 
 def test_images_unlike_the_training_images_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -83,7 +83,7 @@ def further_facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
     """Return the facts shown below the key figures on the page, as (name, text) pairs."""
     summary, options = run.summary, run.options
     rate, reference = options.get("optim.lr") if run.is_trained else None, options.get("optim.reference_batch")
-    if reference and options.get("optim.scaling") != "none":  # the curve shows the scaled rate
+    if rate and reference and options.get("optim.scaling") != "none":  # the curve shows the scaled rate
         rate = f"{rate} per {reference} images"
     numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))

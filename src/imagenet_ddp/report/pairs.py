@@ -24,14 +24,16 @@ class Pairs:
 
     rows: int64 (N,) of each net, in its predictions. num_trained: of the images in both evaluations, those left out
     because a net was trained on them. num_foreign: because the first net does not know the class that they have in the
-    evaluation of the second. num_single: images in only one evaluation. says_nothing: of each net, whether it does not
-    say which images it was trained on. same_weights: the two are one net.
+    evaluation of the second. num_single: images in only one evaluation. num_copies: further copies of images that
+    count, in the evaluation that has more. says_nothing: of each net, whether it does not say which images it was
+    trained on. same_weights: the two are one net.
     """
 
     rows: tuple[np.ndarray, np.ndarray]
     num_trained: int
     num_foreign: int
     num_single: int
+    num_copies: int
     says_nothing: tuple[bool, bool]
     same_weights: bool
 
@@ -41,6 +43,7 @@ class Pairs:
             (self.num_trained, "that one of them was trained on"),
             (self.num_foreign, f"of classes that {first} does not know"),
             (self.num_single, "that only one was evaluated on"),
+            (self.num_copies, "with the content of another one, as each content counts once"),
         )
         parts = [f"{count_noun(number, 'image')} {words}" for number, words in counts if number]
         return f" (left out: {' and '.join(parts)})" if parts else ""
@@ -64,6 +67,7 @@ def find_pairs(first: Predictions, second: Predictions) -> Pairs:
         int(is_trained.sum()),
         int(is_foreign.sum()),
         num_single,
+        max(int(np.isin(each, common[counts]).sum()) - int(counts.sum()) for each in keys),
         (learned is None, learned_too is None),
         bool(weights) and weights.keys() == other.keys() and all(weights[name].equal(other[name]) for name in weights),
     )

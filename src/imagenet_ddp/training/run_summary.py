@@ -20,6 +20,7 @@ from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.curation.accuracies import TITLE, in_order, of_folds, of_net
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.job import Job
@@ -92,6 +93,9 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] =
         score = parts.module.task.score
         time = f", in {train_s:.0f} s of training" if parts.trainer.global_step else ""
         lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}){time}.")
+        if (number := parts.module.val_counts[0]) and score == TOP1:
+            range_of = interval_words(round(best * number), number)
+            lines[-1] += f" 95 % interval, from {count_noun(number, 'image')}: {range_of}."
         lines += _no_gain_lines(job, parts) or _no_time_lines(job, parts)
     lines += _other_best_lines(parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
