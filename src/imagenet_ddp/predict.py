@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.config.figures import UNLIKE
+from imagenet_ddp.config.figures import UNLIKE, UNSURE
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.decision_lists import require_carried_out, require_readable
 from imagenet_ddp.data.sources.walk import describe_left_out, find_images, list_folder
@@ -61,7 +61,7 @@ def main() -> None:
     where = f" to {config.out}" if config.out else ""
     chosen = "" if counts.chosen is None else f"{counts.chosen}{where}, of "
     doubtful = "" if counts.unknown is None else f", {counts.unknown} {UNLIKE}"
-    doubtful += f", {counts.unsure} not sure" if counts.unsure else ""
+    doubtful += f", {counts.unsure} {UNSURE}" if counts.unsure else ""
     counted = f"{count_noun(len(paths), 'image')}{'' if chosen else where}"
     print_message(f"{chosen}{counted}, {counts.unreadable} unreadable{doubtful}")
     if config.out and counts.of_label and counts.chosen is None:

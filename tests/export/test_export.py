@@ -486,4 +486,5 @@ def test_the_page_classifies_in_a_browser(
     for line, row in zip(saved[1:], wanted.tolist(), strict=False):
         assert line[1] == predictor.labels[row.index(max(row))] and float(line[2]) == pytest.approx(max(row), abs=1e-2)
     assert saved[-1][1] == "" and "cannot read" in saved[-1][4]
-    assert unsure == ["Not sure", f"Not sure: balle de golf 40 % or {predictor.labels[1]} 30 %", "Not sure", True, 2]
+    unlike = "Unlike the training images"
+    assert unsure == [unlike, f"Not sure: balle de golf 40 % or {predictor.labels[1]} 30 %", unlike, True, 2]

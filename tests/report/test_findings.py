@@ -12,7 +12,8 @@ def test_a_net_that_knows_no_training_images_learns_them_first(tmp_path: Path):
     for net in (run, run / "best.ckpt"):
         option = [f"checkpoint={net}"]
         (learn, line), (_, then) = classify(option, net)
-        assert "not sure" in learn and line.endswith(f"features checkpoint={net}") and "predict checkpoint=" in then
+        assert "unlike the training images" in learn and "predict checkpoint=" in then
+        assert line.endswith(f"features checkpoint={net}")
         assert [line for _, line in classify(option, None)] == [then]
     (run / "known.npz").touch()
     assert len(classify(option, run)) == len(classify(option, run / "best.ckpt")) == 1

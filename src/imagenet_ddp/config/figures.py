@@ -33,6 +33,7 @@ F1 = Figure("f1", "F1", "F1 score")
 EXACT = Figure("exact", "exact", "Images with all labels right")
 NO_TEMPERATURE = "too few mistakes, or too few right predictions, to fit a temperature"
 UNLIKE = "unlike the training images"  # what people are told of an image that is not known by known.npz
+UNSURE = "not sure between classes"  # of one that is known, of which no class has SURE
 SURE = 0.5  # least probability of a class that people are told without a second one
 START = "before the first step"  # what the weights of epoch 0 are, unless something has made their last layer
 # value of data.labels -> the loss, the score, which selects the best weights, and further figures

@@ -126,7 +126,7 @@ def classify(net: Sequence[str], path: Path | None) -> list[tuple[str, str]]:
     if path is None or known_file(path).exists():
         return [("Classify other images", line)]
     return [
-        ('Let this net say "not sure" of images that show none of the classes', shell_line("features", [*net])),
+        (f"Let this net tell which images are {UNLIKE}, and show none of the classes", shell_line("features", [*net])),
         ("Classify other images", line),
     ]
 

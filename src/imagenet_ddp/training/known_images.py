@@ -1,4 +1,4 @@
-"""After a fine-tuning, learn what its images look like, so that predict can say "not sure" of others (known.npz)."""
+"""After a fine-tuning, learn what its images look like, so that predict can tell others from them (known.npz)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import quoted, shell_line
-from imagenet_ddp.config.figures import UNLIKE
+from imagenet_ddp.config.figures import UNLIKE, UNSURE
 from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.curation.wrong_labels import REMOVE
 from imagenet_ddp.data.sources.base import Names
@@ -53,11 +53,12 @@ def predictions_page(
             classes[name].append(number)
         if not names:
             (without if result.reason else strange if result.is_known is False else doubtful).append(number)
+    unsure = "none of the labels" if has_several else UNSURE
     if reasons is not None:
         rows = [("Label next", [number for number in range(len(paths)) if number not in strange]), (STRANGE, strange)]
     else:
         ordered = [*sorted(classes.items(), key=lambda each: alphabetical(each[0]))]
-        ordered = [("Not sure", doubtful), (STRANGE, strange), ("Without a class", without), *ordered]
+        ordered = [(unsure.capitalize(), doubtful), (STRANGE, strange), ("Without a class", without), *ordered]
         rows = [(name, sorted(numbers, key=lambda number: _doubt(results[number]))) for name, numbers in ordered]
     rows = [(name, numbers) for name, numbers in rows if numbers]
     most = max(MOST_PICTURES // max(len(rows), 1), LEAST_PICTURES)
@@ -83,7 +84,7 @@ def predictions_page(
         "marker": PAGE, "title": f"{what} {Path(images).name or images}", "name": images,
         "folder": way_from(Path(config.out) if config.out else None),
         "net": predictor.title, "is_next": reasons is not None, "total": len(paths),
-        "num_doubtful": len(doubtful), "num_without": len(without),
+        "num_doubtful": len(doubtful), "unsure": unsure, "num_without": len(without),
         "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
         "sections": [(name, len(numbers), [item(number) for number in numbers[:most]]) for name, numbers in rows],

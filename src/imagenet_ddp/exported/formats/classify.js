@@ -77,8 +77,8 @@ function answer(item, name, { probabilities, familiarity }) {
   const hasKnown = familiarity !== undefined, isKnown = !hasKnown || familiarity >= facts.familiarity_threshold;
   const [first, second] = order.map((index) => `${facts.labels[index]} ${percent(shares[index], 0)}`);
   const isSure = isKnown && shares[order[0]] >= Number(results.dataset.sure);
-  item.append(element("h2", isSure ? first : isKnown && second ? `Not sure: ${first} or ${second}` : "Not sure"));
-  if (!isKnown) item.append(element("p", "This picture is unlike the training images. The likeliest are:"));
+  item.append(element("h2", isSure ? first : isKnown ? `Not sure: ${first} or ${second}` : "Unlike the training images"));
+  if (!isKnown) item.append(element("p", "It shows probably none of the classes. The likeliest are:"));
   const list = element("ol");
   for (const index of order.filter((index, place) => !place || shares[index] >= 0.0005)) { // others would be 0.0 %
     const row = element("li");
