@@ -105,7 +105,8 @@ def _choice(predictor: "Predictor", path: str, result: "Result") -> dict[str, An
     every = range(len(predictor.classes) if is_few else 0)
     order = dict.fromkeys([*(index for index, _ in result.top), *every])
     words = {as_text_cell(predictor.classes[index]): f"move to {predictor.labels[index]}" for index in order}
-    return {"row": csv_line([path, "", "", ""]), "chosen": "", "words": words | {REMOVE: REMOVE}}
+    row, words = csv_line([path, "", "", ""]), words | {REMOVE: REMOVE}
+    return {"row": row, "chosen": "", "words": words, "is_proposed": False}
 
 
 def _next_steps(config: PredictConfig, paths: Sequence[str]) -> list[tuple[str, str]]:
