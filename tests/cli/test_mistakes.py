@@ -205,7 +205,7 @@ OF_OTHERS: list[tuple[str, str, list[str]]] = [
     ("prepare", "prepare=pack data.root=pets", ["data.root data", "data=imagefolder data.root=pets"]),
     ("predict", "model=x.ckpt images=pets", ["model", "checkpoint=x.ckpt without model"]),
     ("predict", "checkpoint=x.ckpt images=x.csv", ["images", "images=FOLDER"]),
-    ("predict", "checkpoint=x.ckpt images=pets out=p.pdf", ["out", "out=p.csv"]),
+    ("predict", "checkpoint=x.ckpt images=pets out=p.pdf", ["out", "out=p.html"]),
     ("export", "checkpoint=x.ckpt format=ONNX", ["format", "format=onnx"]),
     ("export", "checkpoint=x.ckpt format=torchscript", ["format", "format=torch_export"]),
     ("export", "checkpoint=x.ckpt out=m.safetensors", ["out format", "format=safetensors"]),
