@@ -171,6 +171,26 @@ def test_the_accuracy_decides_which_net_to_keep_else_the_classes_or_the_loss(
         assert judge(["pig"], []).title == (title if title == "Keep old" else title + known)
 
 
+@pytest.mark.parametrize(
+    ("right", "title", "said"),
+    [((300, 260), "Keep old", "old is right for 94.3 % (91 to 96 %), new for 81.8 % (77 to 86 %), more than chance"),
+     ((260, 300), "Keep new", "new is right for 94.3 % (91 to 96 %), old for 81.8 % (77 to 86 %), more than chance"),
+     ((300, 296), "For now, keep either net", "old is right for 94.3 % (91 to 96 %), new for 93.1 % (90 to 95 %). ")],
+)  # fmt: skip
+def test_folds_of_the_same_training_images_decide_what_few_validation_images_leave_open(
+    right: tuple[int, int], title: str, said: str
+):
+    num_right, sure, losses = np.arange(79) > 2, np.full(79, 0.9), np.random.default_rng(0).normal(0.5, 0.1, 79)
+    nets = (num_right, num_right[::-1])
+    folds = [(each, 318) for each in right]
+    verdict = Verdict(("old", "new"), nets, [losses, losses], (sure, sure), ([], []), is_same=False, folds=folds)
+    assert verdict.title == title and verdict.is_open == title.startswith("For now")
+    assert f"By five folds over all 318 training images, {said}" in verdict.reason
+    clear = (np.ones(79, bool), np.arange(79) > 40)
+    verdict = Verdict(("old", "new"), clear, [losses, losses], (sure, sure), ([], []), is_same=False, folds=folds)
+    assert verdict.title == "Keep old", "folds do not overrule what the images tell"
+
+
 def test_the_losses_of_few_images_decide_nothing():
     for number in (1, 2, 5, 19):
         right, sure = np.ones(number, bool), np.full(number, 0.9)

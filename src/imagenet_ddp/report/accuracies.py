@@ -1,7 +1,7 @@
 """Compare the accuracy of a net on its validation images with what a check, or the run itself, expects on new images
 from regressions to all of the images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagenet_ddp.config.figures import START
@@ -11,6 +11,7 @@ from imagenet_ddp.curation.accuracies import Measured, in_order, of_folds, of_ne
 from imagenet_ddp.curation.features import CHECK, OF_NET, find_pass
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
+from imagenet_ddp.report.what_differs import run_of
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.files import read_mapping
 
@@ -28,9 +29,8 @@ def last_check(found: Predictions) -> dict[str, Any]:
 def accuracies_of(found: Predictions, run: Run, check: Mapping[str, Any]) -> tuple[list[Measured], str]:
     """Return (what accuracy to expect on new images, the most reliable first; what their difference means, or ""). Of
     one accuracy, there is no order: ([], ""). check: result of last_check."""
-    is_regression = run.best_epoch == 0 and run.summary.get("start", START) != START
     own = of_net(int(found.is_right.sum()), len(found), is_chosen=run.is_chosen)
-    distance, folds = 0 if is_regression else 1, list[Measured]()
+    distance, folds = 0 if _is_regression(run) else 1, list[Measured]()
     if counted := _counted(check):
         but = _difference(check.get("net"), {**run.options, **leaves(read_config(found.folder))})
         by = f"a check, on all {counted[1]:,} images"
@@ -40,6 +40,22 @@ def accuracies_of(found: Predictions, run: Run, check: Mapping[str, Any]) -> tup
     if not folds:
         return [], ""
     return in_order([own, *folds]), _meaning(own, in_order(folds)[0])
+
+
+def folds_of_both(nets: Sequence[Predictions]) -> list[tuple[int, int]]:
+    """Return (right images, all images) of each of two nets, as the folds of its own training estimate it; [] unless
+    both are the regression that was estimated, at the size of their images, and from as many images."""
+    found = list[tuple[int, int]]()
+    for net in nets:
+        run, size = run_of(net), leaves(read_config(net.folder)).get(_SIZE)
+        counted = _counted(run.summary.get("expected")) if run is not None and _is_regression(run) else None
+        if run is not None and counted is not None and run.options.get(_SIZE) == size:
+            found.append(counted)
+    return found if len(found) == len(nets) and len({number for _, number in found}) == 1 else []
+
+
+def _is_regression(run: Run) -> bool:
+    return run.best_epoch == 0 and run.summary.get("start", START) != START
 
 
 def _difference(net: Any, options: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.pages.render import render, way_from
+from imagenet_ddp.report.accuracies import folds_of_both
 from imagenet_ddp.report.compared_runs import short_names
 from imagenet_ddp.report.findings import classify
 from imagenet_ddp.report.pairs import Pairs, find_pairs, labels_of, predicted_by
@@ -137,7 +138,9 @@ def _comparison(
     right = [each == label for each in predicted]
     losses = [found.loss[rows][as_before] for found, rows in views]  # a loss is that of the label it was made with
     only = [_only(*nets), _only(*nets[::-1])]
-    verdict = Verdict(names, right, losses, confidence, only, pairs.same_weights)
+    is_fair = pairs.same_training and bool(as_before.all()) and not any(only)
+    folds = folds_of_both(nets) if is_fair else []
+    verdict = Verdict(names, right, losses, confidence, only, pairs.same_weights, folds)
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
     titles = [*(f"Only {name} is right" for name in names), "Both are wrong"]

@@ -26,7 +26,7 @@ class Pairs:
     because a net was trained on them. num_foreign: because the first net does not know the class that they have in the
     evaluation of the second. num_single: images in only one evaluation. num_copies: further copies of images that
     count, in the evaluation that has more. says_nothing: of each net, whether it does not say which images it was
-    trained on. same_weights: the two are one net.
+    trained on. same_weights: the two are one net. same_training: both say that they were trained on the same images.
     """
 
     rows: tuple[np.ndarray, np.ndarray]
@@ -36,6 +36,7 @@ class Pairs:
     num_copies: int
     says_nothing: tuple[bool, bool]
     same_weights: bool
+    same_training: bool
 
     def left_out(self, first: str) -> str:
         """Return which images do not count, in brackets; "" if all do. first: name of the first net."""
@@ -70,6 +71,7 @@ def find_pairs(first: Predictions, second: Predictions) -> Pairs:
         max(int(np.isin(each, common[counts]).sum()) - int(counts.sum()) for each in keys),
         (learned is None, learned_too is None),
         bool(weights) and weights.keys() == other.keys() and all(weights[name].equal(other[name]) for name in weights),
+        learned is not None and learned_too is not None and bool(len(learned)) and np.array_equal(learned, learned_too),
     )
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from imagenet_ddp.curation.interval import images_to_decide, interval_words, paired_interval
+from imagenet_ddp.curation.accuracies import share_words
+from imagenet_ddp.curation.interval import images_to_decide, interval, interval_words, paired_interval
 from imagenet_ddp.report.error_analysis import calibration_bins, calibration_error
 from imagenet_ddp.system.text import class_list, count_noun, format_loss, percent
 
@@ -24,7 +25,8 @@ def points(share: float) -> str:
 @dataclass(frozen=True)
 class Verdict:
     """names: of the two nets. right, confidence: (N,) each. losses: of the images that have the same label in both
-    evaluations, (M,) each. only: labels of the classes that each alone knows. is_same: they have the same weights."""
+    evaluations, (M,) each. only: labels of the classes that each alone knows. is_same: they have the same weights.
+    folds: (right images, all images) of each net, by folds over the training images of both; [] if not known."""
 
     names: Sequence[str]
     right: Sequence[np.ndarray]
@@ -32,6 +34,7 @@ class Verdict:
     confidence: Sequence[np.ndarray]
     only: Sequence[list[str]]
     is_same: bool
+    folds: Sequence[tuple[int, int]] = ()
 
     @cached_property
     def counts(self) -> tuple[int, int, int, int]:
@@ -48,7 +51,16 @@ class Verdict:
     @property
     def is_open(self) -> bool:
         """Return whether more images may still show either net to be the better one."""
-        return not self.is_same and self.ends[0] <= 0 <= self.ends[1]
+        return not self.is_same and self.ends[0] <= 0 <= self.ends[1] and self.by_folds is None
+
+    @cached_property
+    def by_folds(self) -> int | None:
+        """Return the position of the net that is better by folds: where the images leave it open, and the intervals of
+        the folds have nothing in common. They are not paired, so that tells less than it could, but nothing false."""
+        if not self.folds or self.is_same or not self.ends[0] <= 0 <= self.ends[1]:
+            return None
+        (low, high), (other_low, other_high) = (interval(*each) for each in self.folds)
+        return int(other_low > high) if other_low > high or low > other_high else None
 
     @cached_property
     def kept(self) -> int | None:
@@ -56,6 +68,8 @@ class Verdict:
         classes or, of the same classes, is better beyond chance by loss; None: neither is."""
         if self.is_same:
             return None
+        if self.by_folds is not None:
+            return self.by_folds
         if not self.is_open:
             return int(self.ends[0] > 0)
         if any(self.only):
@@ -95,16 +109,30 @@ class Verdict:
         if self.is_same:
             how = ", evaluated with different options" * any(self.counts[1:3])
             return f"{how_often} Both have the same weights{how}."
+        if self.by_folds is not None:
+            return (
+                f"{self._folds_words}, more than chance explains: these 95 % intervals have nothing in common. "
+                f"{how_often} That alone leaves open which is better."
+            )
+        folds = f" {self._folds_words}." if self.folds else ""
         low, high = self.ends if best else (-self.ends[1], -self.ends[0])
         if not self.is_open:
             return (
                 f"{how_often} That is more than chance explains: for new images like these, expect its accuracy to be "
-                f"{points(low)} to {points(high)} points higher (95 % interval)."
+                f"{points(low)} to {points(high)} points higher (95 % interval).{folds}"
             )
         return (
             f"{how_often} Which is better is open: for new images like these, the accuracy of {name} is between "
-            f"{points(low)} points lower and {points(high)} points higher (95 % interval).{self._what_tells}"
+            f"{points(low)} points lower and {points(high)} points higher (95 % interval).{folds}{self._what_tells}"
         )
+
+    @property
+    def _folds_words(self) -> str:
+        """Return what the folds say, the better net first; only if there are some."""
+        (name, first), (other, second) = sorted(zip(self.names, self.folds, strict=True), key=lambda each: -each[1][0])
+        shares = [f"{share_words(*each)} ({interval_words(*each)})" for each in (first, second)]
+        by = f"By five folds over all {first[1]:,} training images"
+        return f"{by}, {name} is right for {shares[0]}, {other} for {shares[1]}"
 
     @property
     def _what_tells(self) -> str:
