@@ -13,6 +13,7 @@ from imagenet_ddp.cli.compose import Composed, selected
 from imagenet_ddp.cli.consequences import independent
 from imagenet_ddp.cli.explain import unknown
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.cli.photograph_lines import OF_FOLDER
 from imagenet_ddp.config import own_code, stored
 from imagenet_ddp.config.schema import commands, keys
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
@@ -36,11 +37,10 @@ from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
 from imagenet_ddp.system.text import first_sentence
 
-_OF_OWN = "experiment=own_photos", "data.root=FOLDER"
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FOLDER", "images=FILE", "images=FOLDER/*.jpg"))),
     "prepare.name": (
-        setting("prepare=check", *_OF_OWN, "out=checked"),
+        setting("prepare=check", *OF_FOLDER, "out=checked"),
         *map(setting, ("prepare=relabel", "prepare=pack", "prepare=import", "prepare=imagenet")),
     ),
 }
@@ -71,7 +71,7 @@ def _unless_set(fix: Fix, plain: Mapping[str, Any]) -> Fix:
     data = plain["data"]
     if fix.options == ("images=FOLDER",) and data["root"]:
         return Fix((quoted(f"images={data['root']}"),), ("data.root",), is_meant=True)
-    has = {_OF_OWN: data["root"] or data["name"] != "shapes", ("out=checked",): plain.get("out")}
+    has = {OF_FOLDER: data["root"] or data["name"] != "shapes", ("out=checked",): plain.get("out")}
     kept = {option for options, value in has.items() if value for option in options}
     return dataclasses.replace(fix, options=tuple(option for option in fix.options if option not in kept))
 

@@ -10,6 +10,7 @@ from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, as_text, fix_of, simp
 from imagenet_ddp.cli.flags import of_other_program
 from imagenet_ddp.cli.known_terms import INSTEAD, NEAR, SHORT, near_keys, same, term_of
 from imagenet_ddp.cli.options import Files, Option
+from imagenet_ddp.cli.photograph_lines import OF_FOLDER
 from imagenet_ddp.config.paths import FILES
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.schema.data import TABLE_SUFFIXES
@@ -125,8 +126,7 @@ def _wrong_choice(group: str, value: Any, names: list[str], verb: str, others: S
     elif group in ("experiment", "recipe"):
         hint = f"type one of them, or leave {group} out"
     elif group == "data":
-        photographs = "experiment=own_photos", "data.root=FOLDER"
-        fix = Fix(photographs, ("data",), said=f"set {' '.join(photographs)} for a folder of photographs")
+        fix = Fix(OF_FOLDER, ("data",), said=f"set {' '.join(OF_FOLDER)} for a folder of photographs")
     else:
         fix = example(f"{group}={simplest(names)}")
     what = f"{group} must be one of {', '.join(names)}, got {shown(value)}"

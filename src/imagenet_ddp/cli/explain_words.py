@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from imagenet_ddp.cli.flags import is_own, of_other_program
 from imagenet_ddp.cli.known_terms import here, term_of
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.cli.photograph_lines import OF_FOLDER, RECIPE
 from imagenet_ddp.config import conf_dir, option_of
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.config.schema.read_if import read_by
@@ -82,7 +83,7 @@ def _bare_word(verb: str, word: str, others: Set[str]) -> Mistake:
     if not ways and (near := beside(Path(word), Path.is_dir)):
         ways = ways_to_read(verb, _path_options(verb, str(near)), others)
     if not ways:
-        folder = "a folder of photographs is typed as experiment=own_photos data.root=FOLDER; " * (verb in LEARN)
+        folder = f"a folder of photographs is typed as {' '.join(OF_FOLDER)}; " * (verb in LEARN)
         return Mistake(what, hint=f"{folder}`--help` shows examples", typed=(word,))
     if (key := key_of(ways[0][-1])) in ("data.root", "images"):
         from imagenet_ddp.data.sources.walk import unpacked
@@ -112,7 +113,7 @@ def ways_to_read(verb: str, options: list[str], others: Set[str]) -> list[list[s
     is_open = OF_RECIPES.isdisjoint(map(key_of, said)) and FROM_SCRATCH not in said
     is_open &= "model.weights=DEFAULT" in said or OF_SCRATCH.isdisjoint(map(key_of, others))
     if options[:1] == ["data=imagefolder"] and is_open and (verb in LEARN or _checks(verb, others)):
-        return [["experiment=own_photos", *options[1:]], options]
+        return [[RECIPE, *options[1:]], options]
     return [options] if options else []
 
 

@@ -116,9 +116,9 @@ def without_other_programs(verb: str, argv: Sequence[str]) -> tuple[list[str], l
             continue
         found.append(_not_an_option(verb, token, rest, argv))
         del rest[: len(found[-1].typed) - 1]
-    valued = {key for each in found if _has_value(each) for key in _set_by(each)}
+    valued = {key for each in found if _has_value(each) for key in _set_by(each)} - {"submit.extra"}  # it collects
     for number, each in enumerate(found):  # --ra-sampler --ra-reps 4
-        if each.fixes and not _has_value(each) and valued.issuperset(_set_by(each)) and "submit.extra" not in valued:
+        if each.fixes and not _has_value(each) and valued.issuperset(_set_by(each)):
             found[number] = replace(each, fixes=(without(*each.typed),))
     return kept, found
 

@@ -8,6 +8,7 @@ from imagenet_ddp.runs.folder import unused
 from imagenet_ddp.system.files import read_small, short_path
 
 RECIPE = "experiment=own_photos"
+OF_FOLDER = (RECIPE, "data.root=FOLDER")  # the options for a folder of photographs
 OPTIONS = "check_options.txt"  # what a check was typed with, beside its lists
 OF_IMAGES = ("data=", "data.", "seed=")  # options that say which images a check and its decisions are about
 OF_NET = ("experiment=", "model=", "model.name=", "model.library=", "model.weights=")

@@ -29,8 +29,12 @@ def is_file(weights: str) -> bool:
 
 def is_path(key: str, value: str) -> bool:
     """Return whether this value of a key is the path of a file or folder, which may not exist."""
+    return key in OTHERS or _is_stored_path(key, value)
+
+
+def _is_stored_path(key: str, value: str) -> bool:
     is_argument = key.startswith(("callbacks.", "logger.")) and key.rpartition(".")[2] in ARGUMENTS
-    return (key in (*KEYS, *OTHERS) and (key not in WEIGHTS or is_file(value))) or is_argument
+    return (key in KEYS and (key not in WEIGHTS or is_file(value))) or is_argument
 
 
 def is_remote(weights: str) -> bool:
@@ -76,7 +80,7 @@ def relative_options(options: Iterable[str]) -> list[str]:
     found: list[str] = []
     for option in options:
         key, value = key_of(option), option.partition("=")[2].strip("'\"")
-        if key not in OTHERS and is_path(key, value) and value != "null" and is_relative(value):
+        if _is_stored_path(key, value) and value != "null" and is_relative(value):
             found.append(option)
     return found
 

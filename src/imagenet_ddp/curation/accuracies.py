@@ -9,9 +9,9 @@ from imagenet_ddp.system.text import count_noun, percent
 TITLE = "What accuracy to expect on new images like these (95 % interval), the most reliable first"
 
 
-def share_words(num_right: int, num_images: int) -> str:
+def share_words(num_right: int, num_images: int, digits: int = 1) -> str:
     """Return an accuracy as text: one of 100 % as "20 of 20", because 100.0 % would look more exact than it is."""
-    return f"{num_right:,} of {num_images:,}" if num_right == num_images else percent(num_right / num_images, 1)
+    return f"{num_right:,} of {num_images:,}" if num_right == num_images else percent(num_right / num_images, digits)
 
 
 class Measured(NamedTuple):

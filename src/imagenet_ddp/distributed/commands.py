@@ -6,6 +6,7 @@ Keys: node/N, rank/0, job, num_left, and those of a failure, which ends all wait
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -195,7 +196,7 @@ def find_store(place: Place, timeout_s: float, who: str) -> FoundStore:
             return FoundStore(store.serve(host, port), host, port, is_server=True)
         except store.PortInUseError:
             if number == 0:
-                find = lambda: store.try_client(host, port, who)  # noqa: E731
+                find = functools.partial(store.try_client, host, port, who)
                 if place.is_typed and (mistake := _second_first(find, place)):
                     raise ConfigError(mistake) from None
                 raise

@@ -68,8 +68,8 @@ class FailureWatch:
         the likely cause.
 
         code: exit code, 1 if this rank failed, 2 if it was refused, 128 + n if signal n stopped it; a worker whose
-        command is gone says that instead of SIGTERM. follows: whether
-        this failure is probably the end of a connection to a rank that was killed, which is therefore looked for.
+        command is gone says that instead of SIGTERM. follows: whether this failure is probably the end of a connection
+        to a rank that was killed, which is therefore looked for.
         """
         end = time.monotonic() + (BEAT_S * (LOST_BEATS + 4) if follows else 0)
         while self.failed is None and time.monotonic() < end:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.cli.photograph_lines import RECIPE
 from imagenet_ddp.config.schema.data import DataConfig, FolderData, TableData
 from imagenet_ddp.config.schema.prepare import PrepareConfig
 from imagenet_ddp.curation.decision_lists import DECISIONS, downloads, record_file
@@ -77,7 +78,7 @@ def _generated(config: PrepareConfig, typed: Sequence[str]) -> list[Mistake]:
     if data.target or data.name != "shapes" or {"data", "data.name"} & set(map(key_of, typed)):
         return []
     what = f"prepare={config.prepare.name} needs your images, but data= is not typed; it would read generated ones"
-    layout = "experiment=own_photos" if config.prepare.name == "check" else "data=imagefolder"
+    layout = RECIPE if config.prepare.name == "check" else "data=imagefolder"
     return [Mistake(what, ("data.name",), (setting(layout, "data.root=FOLDER"),))]
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from imagenet_ddp.config.figures import START, TOP1, TOP5, figure_of
+from imagenet_ddp.curation.accuracies import share_words
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
@@ -40,16 +41,16 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
 
         value = run.score.text(run.best)
         if run.score == TOP1 and run.best == 1 and isinstance(number, int):
-            value = _all_of(number)
+            value = share_words(number, number)
         shown.append((f"{'best ' if run.is_trained else ''}{run.score.title}", value, note(run.score.name, run.best)))
         for name, value in run.at_best.items():
             is_given = name == TOP5.name and (run.summary.get("num_classes") or MANY_CLASSES) < MANY_CLASSES
             if (figure := figure_of(name)).is_share and figure != run.score and not is_given:
                 shown.append((figure.title, figure.text(value), note(name, value)))
     elif found is not None and len(found):
-        words = f"{interval_words(int(found.is_right.sum()), len(found))}, {count_noun(len(found), 'image')}"
-        value = _all_of(len(found)) if found.is_right.all() else percent(float(found.is_right.mean()))
-        shown.append(("top-1", value, words))
+        num_right = int(found.is_right.sum())
+        words = f"{interval_words(num_right, len(found))}, {count_noun(len(found), 'image')}"
+        shown.append(("top-1", share_words(num_right, len(found), 2), words))
         if (num := found.top.shape[1]) < len(found.classes) >= MANY_CLASSES:
             is_among = (found.top == found.target[:, None]).any(axis=1)
             words = interval_words(int(is_among.sum()), len(found))
@@ -63,11 +64,6 @@ def key_figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str
             trained += ", none better than the start"
         shown.append(("training time", duration(run.train_s), trained))
     return shown
-
-
-def _all_of(number: int) -> str:
-    """Return an accuracy of 100 % as text, because 100.00 % would look more exact than it is."""
-    return f"{number:,} of {number:,}"
 
 
 def with_words(name: str) -> str:

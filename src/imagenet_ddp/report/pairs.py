@@ -99,5 +99,5 @@ def _net(found: Predictions) -> "tuple[np.ndarray | None, dict[str, Tensor]]":
         return keys.trained, stored["state_dict"]
     # the validation images have a folder of their own, so no training image is among those that the run is judged by
     run_dir = CheckpointStore.run_dir_of(found.checkpoint)
-    is_own = run_dir is not None and found.folder.resolve() == (run_dir / EVALUATION).resolve()
-    return np.empty(0, np.uint64) if is_own else None, stored["state_dict"]
+    is_of_run = run_dir is not None and found.folder.resolve() == (run_dir / EVALUATION).resolve()
+    return np.empty(0, np.uint64) if is_of_run else None, stored["state_dict"]

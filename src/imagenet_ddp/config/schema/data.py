@@ -28,6 +28,7 @@ TIMM_POLICY = r"rand(-(m\d+|n[1-9]\d*|p(0?\.\d+|[01])|mstd\d+(\.\d+)?|mmax\d+|in
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
 MOST_PIXELS = 4096  # of a side, because an untrusted checkpoint states it, and a net's memory grows with the square
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of each channel, of pixels in 0..1
+_FINDER = Instead(("auto", "-1"), "trainer.batch_finder=true", "(on a GPU; else leave both out)")
 _CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
     lambda value: list_of(number(above=0, most=1), "", 2).accepts(value) and value[0] <= value[1],
@@ -177,12 +178,7 @@ class DataConfig(OneOf):
         Example("[0.229,0.224,0.225]"),
         "Standard deviation of each channel for pixels in 0..1; null: as for the mean.",
     ] = None
-    batch_size: Annotated[
-        int,
-        integer(1),
-        Instead(("auto", "-1"), "trainer.batch_finder=true", "(on a GPU; else leave both out)"),
-        "Images per device and step.",
-    ] = 32
+    batch_size: Annotated[int, integer(1), _FINDER, "Images per device and step."] = 32
     val_batch_size: Annotated[
         int | None, integer(1), Example("32"), "Images per device and validation step; null: batch_size."
     ] = None
