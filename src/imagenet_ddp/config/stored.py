@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.section import FREE_KEYS, OF_ENTRIES
 from imagenet_ddp.config.validators import is_mapping, shown
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, key_of
 
 # Groups of which a command makes objects, or which it reads from an address; the other commands use all groups.
@@ -32,6 +33,18 @@ _SERVICES = "imagenet_ddp.callbacks.loggers."  # begins the classes of conf/logg
 _ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _OUTSIDE = re.compile(r"\s*[/~]|(.*/)?\.\.(/|$)", re.DOTALL)  # an absolute path, or one with ..
 MOST_VALUES, MOST_LEVELS = 100_000, 30  # of a stored config; ours have about 200 values on 5 levels
+
+
+def own_part(stored: Any, origin: str) -> Mapping[str, Any]:
+    """Return what this program has added to a checkpoint of Lightning: {"config", "classes", ...}. origin: the path of
+    the checkpoint, for messages. Raises ConfigError if there is no such part."""
+    own = stored.get("imagenet_ddp") if is_mapping(stored) else None
+    if not (is_mapping(own) and "config" in own):
+        raise ConfigError(
+            f"{origin} must be a checkpoint of imagenet_ddp, but has no classes and no config. "
+            "Hint: make the net, and call its load_state_dict."
+        )
+    return own
 
 
 def not_plain(value: Any) -> str:

@@ -14,6 +14,7 @@ import torch
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import OwnTransform, make_train_transform
 from imagenet_ddp.data.check_data import inspect
+from imagenet_ddp.data.checkpoint_options import read_options, require_classes
 from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loader_failures import StallWatchdog
@@ -92,7 +93,28 @@ class ImageDataModule(L.LightningDataModule):
         images, a function of an image of Pillow (augment.OwnTransform). Raises ConfigError with all mistakes.
         """
         data = DataConfig.of(name=name, root=None if root is None else str(root), **options)
-        data = replace(data, **implied(data))
+        return cls._open(replace(data, **implied(data)), seed, channels_last, transform)
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's reads arguments of __init__ from the file
+        cls, checkpoint_path: str | Path, *, transform: Callable[[Any], Any] | None = None, **options: Any
+    ) -> "ImageDataModule":
+        """Open the data of a checkpoint as its run read them: the same split, size, interpolation, mean and std. No
+        code is run from the file.
+
+        transform: as in from_options; that of the run is not used. options: what differs, such as root="elsewhere".
+        Raises ConfigError if the file is not a checkpoint of this program, if the data have other classes, and for what
+        the author of the file must not choose, such as a source of one's own: pass it as an option.
+        """
+        data, seed, channels_last, classes = read_options(checkpoint_path, options)
+        module = cls._open(data, seed, channels_last, transform)
+        require_classes(module.source.classes, classes, data.root, checkpoint_path)
+        return module
+
+    @classmethod
+    def _open(
+        cls, data: DataConfig, seed: int, channels_last: bool, transform: Callable[[Any], Any] | None
+    ) -> "ImageDataModule":
         mistakes, found = inspect(data, seed)
         if mistakes:
             raise ConfigError(mistakes)

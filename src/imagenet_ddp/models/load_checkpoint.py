@@ -8,7 +8,7 @@ from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.config.validators import is_mapping
+from imagenet_ddp.config.stored import own_part
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.choose_task import TASKS
 from imagenet_ddp.models.factory import create_model, of_size
@@ -20,12 +20,7 @@ def read_module(path: str | Path, map_location: Any, net: nn.Module | None) -> t
     code is run from the file. net: used in place of that of the checkpoint, and required if that is one of the user's
     own. Raises ConfigError if the file is not a checkpoint of this program."""
     stored = torch.load(path, map_location, weights_only=True)
-    contents = stored.get("imagenet_ddp", {})
-    if not (is_mapping(contents) and "config" in contents):
-        raise ConfigError(
-            f"{path} must be a checkpoint of imagenet_ddp, but has no classes and no config. "
-            "Hint: make the net, and call its load_state_dict."
-        )
+    contents = own_part(stored, str(path))
     classes = list(contents["classes"])
     model = to_config(contents["config"]["model"], ModelConfig)
     if net is None and model.target:
