@@ -471,6 +471,51 @@ def test_a_list_is_decided_in_as_that_of_a_check(tmp_path: Path, monkeypatch: py
     assert Path("my pets/b/0.jpg").exists() and not Path(paths[0]).exists()
 
 
+def test_a_label_that_a_person_has_decided_is_not_doubted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Kept in the list or on the page of a check, kept in the report of another run, or given by prepare=relabel; not
+    one that was kept as another class, or for its quality."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(14) % 2
+    paths = [f"pets/{'ab'[label]}/{row}.jpg" for row, label in enumerate(target)]
+    for path in [*paths, "pets/b/6.jpg"]:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch()
+    Path(paths[6]).unlink()
+    texts = {
+        "checked/wrong_labels.csv": f"path,label,suggested,decision\n{paths[0]},a,b,keep\n{paths[4]},b,a,keep\n",
+        "checked/quality.csv": f"path,label,decision\n{paths[1]},b,keep\n",
+        "runs/x/now/decisions.csv": "path,label,list,decision\n"
+        f"{paths[3]},b,likely_wrong_labels.csv,keep\n{tmp_path / paths[2]},a,wrong_labels.csv,a\n",
+        "given/list.csv": "path,label,decision\npets/b/6.jpg,b,a\n",
+    }
+    for name, text in texts.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    data = ["data=imagefolder", "data.root=pets"]
+    relabel.run(prepare_options.read(["prepare=relabel", *data, "decisions=given/list.csv"], {}))
+    probabilities = np.where(np.eye(2)[target] == 1, 0.9, 0.1)
+    wrong = [0, 1, 2, 3, 6]
+    probabilities[wrong] = probabilities[wrong, ::-1]
+    folder = write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths)
+    (folder / "config.yaml").write_text(json.dumps({"data": {"name": "imagefolder", "root": "pets"}}))
+    page = build("e", None, read(folder), out=Path("e"), maps=False)
+    rows = [line.split(",") for line in page.files["likely_wrong_labels.csv"].decode("utf-8-sig").splitlines()[1:]]
+    assert [(path, word) for path, *_, word in rows] == [
+        (paths[1], ""),
+        *((paths[row], "keep") for row in (0, 2, 3, 6)),
+    ]
+    html = Reader(page.files["report.html"].decode())
+    said = "5 images are predicted as another class than the label says. Of 4, you have decided that the label is "
+    assert said + "right: look for wrong labels among the others." in html.text
+    assert "Of 4, which come last, you have decided that the label is right." in " ".join(page.summary)
+    Path("e/decisions.csv").write_text(
+        f"path,label,list,decision\n{paths[1]},b,likely_wrong_labels.csv,keep\n", "utf-8"
+    )
+    every = build("e", None, read(folder), out=Path("e"), maps=False)
+    assert any("You have decided that their labels are right: they are mistakes" in text for text in every.summary)
+
+
 def test_a_training_that_was_interrupted_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(10) % 2

@@ -7,7 +7,7 @@ import numpy as np
 
 from imagenet_ddp.system.table_files import table_bytes
 
-FILE = "wrong_labels.csv"
+FILE, FILE_OF_REPORT = "wrong_labels.csv", "likely_wrong_labels.csv"
 # of a list, before further ones. A person writes a decision into the last column, "decision": KEEP, MOVE (to the
 # suggested class), REMOVE (from the images) or the name of another class
 COLUMNS = ("path", "label", "suggested", "score")
@@ -26,6 +26,11 @@ class LikelyWrong:
     suggested: np.ndarray
     score: np.ndarray
     is_confident: np.ndarray
+
+    def with_last(self, is_last: np.ndarray) -> "LikelyWrong":
+        """Return the same images, some of them last. is_last: bool, of all images."""
+        order = np.argsort(is_last[self.rows], kind="stable")
+        return LikelyWrong(self.rows[order], self.suggested[order], self.score[order], self.is_confident[order])
 
 
 def is_keep(text: str, label: str) -> bool:

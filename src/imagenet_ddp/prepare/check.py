@@ -19,6 +19,7 @@ from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.curation.decision_lists import DECISIONS, earlier_decisions, require_readable
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.curation.quality import ROW, Quality, measure
+from imagenet_ddp.curation.right_labels import decided_labels
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
 from imagenet_ddp.data.dataset_summary import DatasetSummary, summarise_source
 from imagenet_ddp.data.decoding.decode import open_picture
@@ -102,9 +103,15 @@ def run(plan: Plan) -> int:
     out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
+    labelled = (
+        (each.path(at), source.classes[int(each.targets[at])])
+        for each in images.values()
+        for at in range(len(each) if each.targets.ndim == 1 else 0)
+    )
     checked = Checked(
         data.root or "", source.labels, images, probes.bad, copies, probes.qualities, delimiter=config.csv_delimiter,
-        decisions={name: earlier_decisions(out / name, out / DECISIONS) for name in LISTS},
+        decisions={**{name: earlier_decisions(out / name, out / DECISIONS) for name in LISTS},
+                   WRONG_LABELS: decided_labels(out / WRONG_LABELS, labelled, Path.cwd(), data.root)},
         relabel=_relabel_lines(plan, out),
         can_remove=isinstance(data, FolderData), doubts=[*_check_again(plan, source), *map(str, layout.mistakes)],
         classes=source.classes,

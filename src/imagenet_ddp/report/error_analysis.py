@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 50  # in a matrix that can still be read
-LABELS_FILE = "likely_wrong_labels.csv"
 NUM_BINS = 15
 MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
 NUM_DRAWS = 200  # of right and wrong predictions, to see what chance makes of a calibration error
@@ -87,7 +86,7 @@ def labels_csv(
     delimiter: str = "comma",
     decided: Callable[[str, str, str], str] = lambda *_: "",
 ) -> bytes:
-    """Return the content of LABELS_FILE. delimiter, decided: as for wrong_labels.list_csv."""
+    """Return the content of FILE_OF_REPORT. delimiter, decided: as for wrong_labels.list_csv."""
     more = {"confident": ["yes" if sure else "no" for sure in wrong.is_confident.tolist()]}
     return wrong_labels.list_csv(wrong, found.paths, found.classes, found.target, more, delimiter, decided)
 

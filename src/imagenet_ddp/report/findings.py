@@ -9,6 +9,7 @@ from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import untrained_sentence
 from imagenet_ddp.config.figures import START, UNLIKE
 from imagenet_ddp.curation.interval import interval_words, without_words
+from imagenet_ddp.curation.wrong_labels import FILE_OF_REPORT
 from imagenet_ddp.report import error_analysis
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
@@ -25,16 +26,19 @@ def sentences(
     found: Predictions,
     table: list[error_analysis.ClassRow],
     pairs: list[tuple[str, str, int, float]],
-    wrong_labels: error_analysis.LikelyWrong,
+    num_wrong: int,
+    num_decided: int,
     inaccurate: str,
     few: str,
     is_held_out: bool,
     is_chosen: bool,
     is_ordered: bool,
 ) -> list[tuple[str, str]]:
-    """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. few: what tells
-    more about a class of few images; "": nothing. is_chosen: whether the best epoch was chosen by these images.
-    is_ordered: whether the page says elsewhere what accuracy to expect, by more than these images."""
+    """Return what the page says first, as (sentence, section). table, pairs: sorted as on the page. num_wrong: images
+    whose prediction is another class than the label. num_decided: of these, with a label that a person has decided to
+    be right. few: what tells more about a class of few images; "": nothing. is_chosen: whether the best epoch was
+    chosen by these images. is_ordered: whether the page says elsewhere what accuracy to expect, by more than these
+    images."""
     num_right, total = int(found.is_right.sum()), len(found)
     expect = (
         f" For new images like these, expect {interval_words(num_right, total)} (95 % interval)"
@@ -76,11 +80,42 @@ def sentences(
         said.append((f"{true} is most often taken for {taken}: {count_noun(count, 'image')}{others}.", "confusion"))
     if inaccurate:
         said.append((f"The net is {inaccurate}.", "mistakes"))
-    elif number := len(wrong_labels.rows):
-        are = "is" if number == 1 else "are"
-        said.append((f"{count_noun(number, 'image')} {are} predicted as another class than the label says: look "
-                          "for wrong labels among them.", "mistakes"))  # fmt: skip
+    elif num_wrong:
+        are = "is" if num_wrong == 1 else "are"
+        text = f"{count_noun(num_wrong, 'image')} {are} predicted as another class than the label says"
+        if num_decided == num_wrong:
+            text += f". {how_to_look(num_wrong, num_decided)}"
+        elif num_decided:
+            text += f". Of {num_decided:,}, you have decided that the label is right: look for wrong labels among the "
+            text += "others."
+        else:
+            text += ": look for wrong labels among them."
+        said.append((text, "mistakes"))
     return said
+
+
+def how_to_look(num_wrong: int, num_decided: int) -> str:
+    """Return what images are whose prediction is another class than the label, as for sentences."""
+    if num_decided == num_wrong:
+        those = "its label is right: it is a mistake" if num_wrong == 1 else "their labels are right: they are mistakes"
+        return f"You have decided that {those} of the net."
+    if num_wrong == 1:
+        return "It is a mistake of the net or a wrong label: look at it before you relabel it."
+    text = "Some are mistakes of the net, others are wrong labels: look at an image before you relabel it."
+    last = "which comes last" if num_decided == 1 else "which come last"
+    return text + (f" Of {num_decided:,}, {last}, you have decided that the label is right." if num_decided else "")
+
+
+def listed_sentence(number: int, num_decided: int, total: str) -> str:
+    """Return what the list of doubtful labels holds. number: of images in it. num_decided: as for sentences. total: all
+    images, "800 images"."""
+    if not number:
+        return f"The net predicts the label of each of {total}."
+    order = ", most doubtful first" if number > 1 else ""
+    return (
+        f"{FILE_OF_REPORT} lists the {number:,} of {total} whose prediction differs from the label{order}. "
+        f"{how_to_look(number, num_decided)}"
+    )
 
 
 def training_sentence(run: Run) -> str:

@@ -15,10 +15,11 @@ from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.section import leaves
 from imagenet_ddp.curation.accuracies import TITLE
 from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
+from imagenet_ddp.curation.wrong_labels import FILE_OF_REPORT
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
-from imagenet_ddp.report.findings import next_steps, sentences, training_sentence
+from imagenet_ddp.report.findings import how_to_look, listed_sentence, next_steps, sentences, training_sentence
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
@@ -114,7 +115,7 @@ def build(
     if found is not None and len(found):
         with import_torch():
             from imagenet_ddp.report.accuracies import accuracies_of, last_check
-            from imagenet_ddp.report.label_choices import decided_of
+            from imagenet_ddp.report.label_choices import choices, decided_before
             from imagenet_ddp.report.near_copies import near_copies_of
             from imagenet_ddp.report.pictures import relabel_lines
             from imagenet_ddp.sections.section import other_classes
@@ -123,9 +124,13 @@ def build(
         judged = _what_a_check_adds(run) if is_held_out and not check and near_copies is None else ""
         few = "a check judges it by all of its photographs" if measured or judged else ""
         is_chosen = is_held_out and run.is_chosen
+        file = out / FILE_OF_REPORT
+        require_readable(file)
+        before, is_decided = decided_before(found, file, check)
         more, verdict = _analyse(
-            found, maps, judged, few, is_held_out=is_held_out, is_chosen=is_chosen, is_ordered=bool(measured)
-        )
+            found, maps, judged, few, is_decided, is_held_out=is_held_out, is_chosen=is_chosen,
+            is_ordered=bool(measured),
+        )  # fmt: skip
         expected = [each.sentence for each in measured]
         context |= {"expected": expected, "meaning": meaning}
         lines += [f"{TITLE}:"] if expected else []
@@ -137,10 +142,9 @@ def build(
             files |= section.files
             lines += said
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
-        file, is_judged = out / error_analysis.LABELS_FILE, not more["inaccurate"]
-        require_readable(file)
+        is_judged = not more["inaccurate"]
         of_list, of_page = relabel_lines(found, file, out / DECISIONS) if is_judged else ("", "")
-        decided = decided_of(found, file, of_list)
+        decided = choices(found, file, of_list, before)
         relabel = of_list if len(wrong_labels.rows) else ""
         for item in (*more["worst"], *more["doubtful"], *more["unlike"]):
             classes = other_classes(item["likeliest"], found.classes, item["class"])
@@ -171,13 +175,23 @@ def _what_a_check_adds(run: Run) -> str:
 
 
 def _analyse(
-    found: Predictions, maps: bool, judged: str, few: str, *, is_held_out: bool, is_chosen: bool, is_ordered: bool
+    found: Predictions,
+    maps: bool,
+    judged: str,
+    few: str,
+    is_decided: np.ndarray,
+    *,
+    is_held_out: bool,
+    is_chosen: bool,
+    is_ordered: bool,
 ) -> tuple[dict[str, Any], str]:
     """Return (what page.html needs beside the facts, a sentence about the labels). judged: by whom the labels of the
-    training images are. few, is_chosen, is_ordered: as in sentences."""
+    training images are. is_decided: bool (N,), whether a person has decided that the label is right. few, is_chosen,
+    is_ordered: as in sentences."""
     with import_torch():
         from imagenet_ddp.report.pictures import read_pictures
-    wrong_labels = error_analysis.likely_wrong(found)
+    wrong_labels = error_analysis.likely_wrong(found).with_last(is_decided)
+    num_decided = int(is_decided[wrong_labels.rows].sum())
     top1 = float(found.is_right.mean())
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
     worst: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
@@ -199,7 +213,8 @@ def _analyse(
     table.sort(key=lambda row: (row.accuracy is None, row.accuracy, -row.num_images, alphabetical(row.label)))
     context = {
         "pictures": pictures,
-        "findings": sentences(found, table, pairs, wrong_labels, inaccurate, few, is_held_out, is_chosen, is_ordered),
+        "findings": sentences(found, table, pairs, len(wrong_labels.rows), num_decided, inaccurate, few, is_held_out,
+                              is_chosen, is_ordered),
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": table,
@@ -213,7 +228,8 @@ def _analyse(
         "num_unlike": len(unlike),
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wrong_labels": wrong_labels,
-        "csv_name": error_analysis.LABELS_FILE,
+        "how_to_look": how_to_look(len(wrong_labels.rows), num_decided),
+        "csv_name": FILE_OF_REPORT,
         "diagram": {
             scheme: _uri(error_analysis.calibration_figure(bins, scheme))
             for scheme in ("light", "dark")
@@ -224,7 +240,7 @@ def _analyse(
         "inaccurate": inaccurate,
     }  # fmt: skip
     total = count_noun(len(found), "validation image" if is_held_out else "image")
-    listed = _what_is_listed(len(wrong_labels.rows), total)
+    listed = listed_sentence(len(wrong_labels.rows), num_decided, total)
     return context, f"The net is {inaccurate}." if inaccurate else f"{listed} {judged}".rstrip()
 
 
@@ -237,21 +253,6 @@ def _named_pairs(
     pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes)).tolist()
     pairs.sort(key=lambda pair: (-pair[2], place[pair[0]], place[pair[1]]))
     return [(found.labels[true], found.labels[taken], count, count / num_images[true]) for true, taken, count in pairs]
-
-
-def _what_is_listed(number: int, total: str) -> str:
-    """Return what LABELS_FILE holds. number: of images in it. total: all images, "800 images"."""
-    if not number:
-        return f"The net predicts the label of each of {total}."
-    if number == 1:
-        return (
-            f"{error_analysis.LABELS_FILE} lists the 1 of {total} whose prediction differs from the label. It is a "
-            "mistake of the net or a wrong label: look at it before you relabel it."
-        )
-    return (
-        f"{error_analysis.LABELS_FILE} lists the {number:,} of {total} whose prediction differs from the label, most "
-        "doubtful first. It holds wrong labels and mistakes of the net: look at an image before you relabel it."
-    )
 
 
 def _curves(metrics: plots.Table, title: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ def wrong_labels(checked: Checked) -> Section | None:
     number, total = len(to_mend), count_noun(len(features.targets), "image")
     num_kept = len(found.rows) - number
     if not number:
-        but = f", but for {num_kept:,} that you have decided to keep" if num_kept else ""
+        but = f", but for {num_kept:,} whose label you have decided" if num_kept else ""
         finding = Finding(f"Each of {total} looks like the class of its label{but}.", Urgency.GOOD)
         return Section(NAME, "", findings=[finding], files=files)
     looks, aim = f"{number:,} look", "look at the first ones, and correct wrong labels"
