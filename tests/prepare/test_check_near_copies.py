@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -83,6 +84,10 @@ def test_near_copies_across_the_splits(
     assert len(rows) == 12 and {Path(row["path"]).stem[:2] for row in rows} == {
         f"{n:02}" for n in range(10) if n % 5 < 3
     }
+    assert {(Path(row["path"]).stem.endswith("x"), row["decision"]) for row in rows} == {
+        (False, "keep"),
+        (True, "remove"),
+    }
     typed = shlex.split(printed.partition("each group of near-copies together: ")[2].splitlines()[0].strip("`"))[3:]
     request = parse.command_line("train", typed, {})
     assert request.scan is not None and request.scan.open is not None
@@ -95,5 +100,7 @@ def test_near_copies_across_the_splits(
         assert len(list(csv.DictReader(file))) == 12
     assert page.count('<ul class="gallery small">') == 6 + 2 and 'id="near-copies"' in page
     section = page.partition('id="near-copies"')[2].partition("</section>")[0]
+    proposed = re.findall(r'<li title="[^"]*?(x?)\.jpg">.*?data-proposed>.*?" selected>(\w+)<', section, re.DOTALL)
+    assert proposed == [("", "keep"), ("x", "remove")] * 6, "the better one stands first"
     assert (section.count(" · 240 × 180<br>"), section.count(" · 200 × 150<br>")) == (6, 6), "which is the better one"
     assert section.count("of what both show is the same") == 6, "one of them may be cropped"

@@ -112,7 +112,7 @@ def test_an_image_outside_the_classes_is_named_and_can_get_one(
         folder.mkdir()
         for name in ("Äpfel", "zebra"):
             (photos / name).rename(folder / name)
-    shutil.copyfile(folder / "zebra" / "01.jpg", folder / "new 1.jpg")
+    Image.open(folder / "zebra" / "01.jpg").rotate(90).save(folder / "new 1.jpg")
     html = page_of(photos, monkeypatch)
     said = "1 image lies outside the class folders and is not used: new 1.jpg; move it into the folder of its class."
     assert said in words_of(html)
@@ -130,6 +130,22 @@ def test_an_image_outside_the_classes_is_named_and_can_get_one(
     assert rows_of(lists, "outside_classes.csv") == []
     relabel.run(prepare_options.read([*options, "undo=true"], os.environ))
     assert (folder / "new 1.jpg").is_file() and not (folder / "zebra" / "new 1.jpg").exists()
+
+
+def test_a_copy_outside_the_classes_is_to_be_removed(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """It would be moved into a class that has it."""
+    shutil.copyfile(photos / "zebra" / "01.jpg", photos / "again.jpg")
+    Image.open(photos / "zebra" / "02.jpg").rotate(90).save(photos / "new.jpg")
+    html = page_of(photos, monkeypatch)
+    said = "2 images lie outside the class folders and are not used: new.jpg; move it into the folder of its class; 1 "
+    assert said + "has the content of an image in a class folder, so remove it." in words_of(html)
+    (part,) = re.findall(r'<section id="outside">.*?</section>', html, re.DOTALL)
+    assert re.findall('<option value="([^"]*)" selected', part) == ["remove"] and "data-proposed" in part
+    assert "the same file as photos/zebra/01.jpg" in re.sub("<[^>]*>", "", part)
+    rows = rows_of(photos.parent / "checked", "outside_classes.csv")
+    assert {row["path"]: row["decision"] for row in rows} == {"photos/again.jpg": "remove", "photos/new.jpg": ""}
+    again = page_of(photos, monkeypatch)
+    assert again.count("data-proposed") == html.count("data-proposed"), "nobody has decided it yet"
 
 
 def test_the_page_and_the_list_keep_the_same_copy(photos: Path, monkeypatch: pytest.MonkeyPatch):

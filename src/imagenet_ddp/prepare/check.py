@@ -114,7 +114,7 @@ def run(plan: Plan) -> int:
                    WRONG_LABELS: decided_labels(out / WRONG_LABELS, labelled, Path.cwd(), data.root)},
         relabel=_relabel_lines(plan, out),
         can_remove=isinstance(data, FolderData), doubts=[*_check_again(plan, source), *map(str, layout.mistakes)],
-        classes=source.classes,
+        classes=source.classes, copies_outside=find_copies_outside(probes.contents, images),
     )  # fmt: skip
     checked = with_features(checked, plan, out)
     sections = make_sections(checked)
@@ -227,6 +227,23 @@ def probe_image(images: Images, index: int) -> Probe:
         return Probe(error.strerror or str(error), content)
     except Exception as error:  # a user's own source may raise anything
         return Probe(f"{type(error).__name__}: {error}", content)
+
+
+def find_copies_outside(contents: Mapping[str, np.ndarray], images: Mapping[str, Images]) -> dict[str, str]:
+    """Return the path of each image outside the class folders that has the content of one inside -> the path of that
+    one. contents: hash of each image of a split."""
+    inside = {
+        int(value): images[split].path(index)
+        for split, content in reversed([*contents.items()])
+        for index, value in reversed([*enumerate(content.tolist())])
+    }
+    found = dict[str, str]()
+    for loose in (each.loose_images() for each in images.values() if isinstance(each, FileImages)):
+        for index in range(len(loose)):
+            with contextlib.suppress(UnreadableImage, OSError):
+                if other := inside.get(_content_hash(loose.encoded(index))):
+                    found[loose.path(index)] = other
+    return found
 
 
 def _content_hash(data: Any) -> int:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.curation.wrong_labels import KEEP, REMOVE
 from imagenet_ddp.data.sources.groups import first_of_each
-from imagenet_ddp.sections.section import Checked, Copy, Finding, Section, Urgency
+from imagenet_ddp.sections.section import Checked, Copy, Finding, Section, Urgency, keep_first
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 
@@ -22,12 +21,13 @@ COPY = re.compile(r"\(\d+\)$|(?<![^\W\d_])(copy|kopie|copie|copia)(?![^\W\d_])",
 
 
 class _File(NamedTuple):
-    """place: its split and position. decision: of a person, or what is proposed; "": none."""
+    """place: its split and position. decided: by a person. proposed: unless a person decides. "": nothing."""
 
     place: tuple[str, int]
     path: str
     label: str
-    decision: str
+    decided: str
+    proposed: str = ""
 
 
 def exact_copies(checked: Checked) -> Section:
@@ -37,7 +37,7 @@ def exact_copies(checked: Checked) -> Section:
               _is_kept(checked, copy.second))]  # fmt: skip
     kinds = Counter(_kind(copy.where) for copy in copies)
     listed = _groups(checked)
-    rows = [(number, file.path, file.label, file.place[0], file.decision)
+    rows = [(number, file.path, file.label, file.place[0], file.decided or file.proposed)
             for number, files in enumerate(listed, 1) for file in files]  # fmt: skip
     files = {FILE: table_bytes(COLUMNS, rows, checked.delimiter)}
     findings = list[Finding]()
@@ -89,7 +89,7 @@ def _items(checked: Checked, copy: Copy, files: Sequence[_File], number: int | s
     both may be removed, because the others stay."""
     items = [
         checked.item(
-            *file.place, choice=checked.choice(FILE, file.path, file.label, group=number, chosen=file.decision)
+            *file.place, choice=checked.choice(FILE, file.path, file.label, group=number, chosen=file.proposed)
         )
         for file in files
     ]
@@ -103,8 +103,7 @@ def _is_kept(checked: Checked, place: tuple[str, int]) -> bool:
 
 def _groups(checked: Checked) -> list[list[_File]]:
     """Return the files with each content that is there more than once, those that a person has to decide first. Of
-    files in one class and one split, it is proposed to keep the first, unless something was decided about one of
-    them."""
+    files in one class and one split, it is proposed to keep the first."""
     places = [*dict.fromkeys(place for copy in checked.copies for place in (copy.first, copy.second))]
     number_of = {place: number for number, place in enumerate(places)}
     pairs = [(number_of[copy.first], number_of[copy.second]) for copy in checked.copies]
@@ -113,13 +112,13 @@ def _groups(checked: Checked) -> list[list[_File]]:
         path, label = checked.images[place[0]].path(place[1]), checked.label(*place)
         groups.setdefault(int(first), []).append(_File(place, path, label, checked.decided(FILE, path, label)))
     for files in filter(_is_one_class, groups.values()):
-        files.sort(key=lambda file: _originality(file.path))
-        if not any(file.decision for file in files):
-            files[:] = [_File(*file[:3], REMOVE if number else KEEP) for number, file in enumerate(files)]
+        files.sort(key=lambda file: originality(file.path))
+        proposed = keep_first([file.decided for file in files])
+        files[:] = [_File(*file[:4], word) for file, word in zip(files, proposed, strict=True)]
     return sorted(groups.values(), key=_is_one_class)
 
 
-def _originality(path: str) -> tuple[bool, int, str]:
+def originality(path: str) -> tuple[bool, int, str]:
     """Return what sorts an original before its copies: its name does not say that it is one, and is not longer."""
     return COPY.search(PurePath(path).stem) is not None, len(path), path
 

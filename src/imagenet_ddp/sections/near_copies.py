@@ -1,10 +1,14 @@
 """Section: the photographs that are there more than once in another form."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.near_copies import COLUMNS, FILE, Group
-from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
+from imagenet_ddp.curation.wrong_labels import KEEP
+from imagenet_ddp.sections.exact_copies import originality
+from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency, keep_first
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -20,8 +24,10 @@ def near_copies(checked: Checked) -> Section | None:
     if features is None or found is None:
         return None
     columns, rows = COLUMNS, found.rows(features)
+    proposed = {path: word for group in found.groups for path, word in _proposed(checked, features, group).items()}
     if FILE in checked.decisions:
-        columns, rows = (*COLUMNS, "decision"), [(*row, checked.decided(FILE, row[1], row[2])) for row in rows]
+        words = (checked.decided(FILE, path, label) or proposed.get(path, "") for _, path, label, *_ in rows)
+        columns, rows = (*COLUMNS, "decision"), [(*row, word) for row, word in zip(rows, words, strict=True)]
     file = table_bytes(columns, rows, checked.delimiter)  # empty rather than that of an earlier check
     to_mend = [group for group in found.groups if group.is_across or not all(
                checked.is_kept(FILE, features.paths[at], features.labels[features.targets[at]])
@@ -32,10 +38,12 @@ def near_copies(checked: Checked) -> Section | None:
         return Section(NAME, "", findings=[Finding(text, Urgency.GOOD)], files={FILE: file})
     num_across, num_two = _across_and_two(to_mend)
     finding = Finding(_sentence(to_mend), Urgency.FIRST if num_across or num_two else Urgency.LATER, NAME)
-    groups = [_items(checked, features, group, found.groups.index(group) + 1) for group in to_mend[:NUM_GROUPS]]
+    groups = [
+        _items(checked, features, group, found.groups.index(group) + 1, proposed) for group in to_mend[:NUM_GROUPS]
+    ]
     context = {"groups": groups, "number": len(found.groups), "num_kept": len(found.groups) - len(to_mend),
                "file": FILE, "is_across": num_across > 0, "command": checked.relabel.get(FILE, ""),
-               "groups_option": checked.groups}  # fmt: skip
+               "groups_option": checked.groups, "proposes": bool(proposed)}  # fmt: skip
     return Section(
         NAME, "Near-copies", context, [finding], "The same photograph in another form", files={FILE: file}, decide=FILE
     )
@@ -60,9 +68,37 @@ def _sentence(groups: Sequence[Group]) -> str:
     return f"{count_noun(len(groups), 'photograph')} {'is' if is_one else 'are'} there in more than one form{ends}."
 
 
-def _items(checked: Checked, features: Features, group: Group, number: int) -> list[dict[str, object]]:
-    """Return what the page shows of a group. number: of the group in the list. Of a larger group, all that is shown may
-    be removed, because the others stay."""
+def _proposed(checked: Checked, features: Features, group: Group) -> dict[str, str]:
+    """Return path -> what is proposed, the best first, by its pixels and then the size of its file; {} if a person has
+    to choose: between two classes or the sides of a split that is not by chance, among more than are shown, or about
+    exact copies first."""
+    places = [features.place(at) for at in group.members]
+    has_exact = any(place in places for copy in checked.copies for place in (copy.first, copy.second))
+    is_open = group.is_two_classes or (group.is_across and not checked.groups) or has_exact
+    if FILE not in checked.relabel or not checked.can_remove or is_open or len(places) > NUM_PICTURES:
+        return {}
+
+    def worse(at: int) -> tuple[int, int, tuple[bool, int, str]]:
+        split, index = features.place(at)
+        row, path = checked.quality[split][index], features.paths[at]
+        return -int(row["width"]) * int(row["height"]), -_num_bytes(path), originality(path)
+
+    paths = [features.paths[at] for at in sorted(group.members, key=worse)]
+    label = features.labels[features.targets[group.members[0]]]
+    return dict(zip(paths, keep_first([checked.decided(FILE, path, label) for path in paths]), strict=True))
+
+
+def _num_bytes(path: str) -> int:
+    with suppress(OSError):
+        return Path(path).stat().st_size
+    return 0
+
+
+def _items(
+    checked: Checked, features: Features, group: Group, number: int, proposed: Mapping[str, str]
+) -> list[dict[str, object]]:
+    """Return what the page shows of a group, what is proposed to be kept first. number: of the group in the list.
+    proposed: path -> decision. Of a larger group, all that is shown may be removed, because the others stay."""
     num_more = len(group.members) - NUM_PICTURES
     own = "" if num_more > 0 else number
 
@@ -70,11 +106,13 @@ def _items(checked: Checked, features: Features, group: Group, number: int) -> l
         label = features.labels[features.targets[at]]
         split, index = features.place(at)
         rows = checked.quality.get(split)  # a report has none
+        path = features.paths[at]
         size = "" if rows is None else f" · {rows[index]['width']} × {rows[index]['height']}"
-        choice = checked.choice(FILE, features.paths[at], label, group=own)
+        choice = checked.choice(FILE, path, label, group=own, chosen=proposed.get(path, ""))
         return checked.item(split, index, choice=choice, label=label + size)
 
-    items = [item(at) for at in group.members[:NUM_PICTURES]]
+    members = sorted(group.members, key=lambda at: proposed.get(features.paths[at]) != KEEP)
+    items = [item(at) for at in members[:NUM_PICTURES]]
     where = (
         "training and validation"
         if group.is_across

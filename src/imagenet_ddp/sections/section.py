@@ -66,6 +66,14 @@ class Copy(NamedTuple):
     second: tuple[str, int]
 
 
+def keep_first(decided: Sequence[str]) -> list[str]:
+    """Return the proposal to keep the first of a group of copies, and to remove the others; "" for each if a person has
+    decided otherwise. decided: what the earlier list says of each."""
+    proposed = [REMOVE if number else KEEP for number in range(len(decided))]
+    is_open = all(text in ("", own) for text, own in zip(decided, proposed, strict=True))
+    return proposed if is_open else [""] * len(decided)
+
+
 def other_classes(likeliest: Sequence[str], classes: Sequence[str], label: str) -> list[str]:
     """Return the classes that an image may get, the likeliest first. label: its class now."""
     others = classes if len(classes) <= MOST_CLASSES else []
@@ -77,7 +85,8 @@ class Checked:
     """What is known of the images when the page is made.
 
     images: split -> its images. labels: names of the classes for display. classes: the same as decisions have them.
-    unreadable: (split, position, reason). copies: images of equal content. quality: split -> array of
+    unreadable: (split, position, reason). copies: images of equal content. copies_outside:
+    path of an image outside the class folders -> that of an image of equal content inside. quality: split -> array of
     curation.quality.ROW. features: of the images; None: no net has seen them. near_copies, probabilities, curve: of
     the rows of the features; the probabilities are those of regressions that did not see the image, float32 (N,
     classes). why_unseen: why features or probabilities are missing although a net was asked for. command: the line
@@ -109,6 +118,7 @@ class Checked:
     classes: Sequence[str] = ()
     delimiter: str = "comma"
     decisions: Mapping[str, Mapping[tuple[str, str, str], str]] = field(default_factory=dict[str, Any])
+    copies_outside: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def to_train(self) -> str:
@@ -145,20 +155,21 @@ class Checked:
     ) -> dict[str, Any] | None:
         """Return what the macro `choose` shows of an image in a list: its row of DECISIONS, and what may be decided;
         None if nothing could carry it out. group: of copies. classes: that it may get, the suggested one first. chosen:
-        what is proposed unless a person has decided."""
+        what is proposed unless a person has decided otherwise: an earlier list has the proposals, too."""
         if file not in self.relabel:
             return None
         suggested = classes[0] if classes else ""
         decided = self.decided(file, path, label, suggested)
         is_decided = decided or any(key[0] == path for found in self.decisions.values() for key in found)
         text = decided or ("" if is_decided else chosen)
+        is_proposed = bool(text) and text == chosen
         chosen = as_text_cell({KEEP: KEEP, REMOVE: REMOVE, MOVE: suggested}.get(text.casefold(), text))
         words = {KEEP: KEEP} if label else {}
         words |= {as_text_cell(name): f"move to {name}" for name in classes}
         words |= {REMOVE: REMOVE} if self.can_remove else {}
         words |= {chosen: chosen} if chosen and chosen not in words else {}
         row = csv_line([path, label, f"{file} {group}" if group else "", file])
-        return {"row": row, "chosen": chosen, "words": words, "is_proposed": bool(chosen and not decided)}
+        return {"row": row, "chosen": chosen, "words": words, "is_proposed": is_proposed}
 
     def name(self, split: str, index: int) -> str:
         """Return the path of an image below data.root."""
