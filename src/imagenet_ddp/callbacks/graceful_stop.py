@@ -40,7 +40,7 @@ class _Exchange:
         self._num_batches, self._last_s = self._num_batches + 1, time.monotonic()
         return self._num_batches >= self._wanted
 
-    def highest(self, numbers: tuple[int, int], device: torch.device) -> tuple[int, int]:
+    def highest(self, numbers: tuple[int, ...], device: torch.device) -> list[int]:
         """Return the highest of each number over all ranks. Waits for the device. Call on all ranks."""
         if self._num_batches:
             if device.type == "cuda":  # it computes the batches some time after this process has requested them
@@ -52,9 +52,9 @@ class _Exchange:
         values = torch.tensor([*numbers, -self._wanted], device=device)
         torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
         highest: list[int] = values.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        self._wanted = -highest[2]
+        self._wanted = -highest.pop()
         self.begin()
-        return highest[0], highest[1]
+        return highest
 
 
 class GracefulStop:
@@ -68,6 +68,7 @@ class GracefulStop:
 
     def __init__(self, signals: Signals):
         self._signals = signals
+        self.lost_node: int | None = None  # as in Signals, of any rank
         self._training, self._validation = _Exchange(), _Exchange()
         self._validation_start_s = 0.0
         self._limits: list[TimeLimit] = []
@@ -130,11 +131,13 @@ class GracefulStop:
         rank. Call on all ranks. now: exchange both in any case. with_limits: false leaves time limits for later."""
         limits = enumerate(self._limits, 1)
         passed = max((number for number, each in limits if each.elapsed_s(trainer) >= each.limit_s), default=0)
-        received = self._signals.received or 0
+        received, lost = self._signals.received or 0, self._signals.lost_node
         if trainer.world_size > 1:
             if not (now or exchange.is_due()):
                 return 0
-            received, passed = exchange.highest((received, passed), trainer.strategy.root_device)
+            numbers = received, passed, -1 if lost is None else lost
+            received, passed, lost = exchange.highest(numbers, trainer.strategy.root_device)
+        self.lost_node = None if lost == -1 else lost
         if passed and with_limits:
             self._limits[passed - 1].has_passed = trainer.should_stop = True
         return received

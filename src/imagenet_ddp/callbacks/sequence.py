@@ -235,7 +235,7 @@ class Last(Checkpoint):
         self.parts.stalled_step.on_train_end(trainer, trainer.lightning_module)  # saving may take long
         if self.parts.checkpoint is not NO_PART:
             self.parts.checkpoint.save_stopped(trainer, before_validation)
-        raise Stopped(signal_number)
+        raise Stopped(signal_number, self.parts.stop.lost_node)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.parts.progress.on_train_end(trainer, pl_module)

@@ -14,25 +14,23 @@ from imagenet_ddp.system.console import discard_closed_terminal, print_message
 from imagenet_ddp.system.process import command_is_gone
 from imagenet_ddp.system.stop_signals import DUPLICATE_S, RESTART_SIGNALS, STOP_SIGNALS, respected
 
-OF_COMMAND = 256  # plus a node: stands for the signal of a worker whose command is gone
-
 
 class Stopped(Exception):
     """Raised when a signal has stopped the run, after a checkpoint was saved (if callbacks.checkpoint is on).
     lost_node: the one whose command is gone, if that is why; None after a signal of the user or the system."""
 
-    def __init__(self, signal_number: int):
+    def __init__(self, signal_number: int, lost_node: int | None = None):
         super().__init__(signal_number)
-        self.signal_number = signal_number
-        self.lost_node = signal_number - OF_COMMAND if signal_number >= OF_COMMAND else None
+        self.signal_number, self.lost_node = signal_number, lost_node
 
 
 class Signals:
-    """Records the first stop signal instead of ending the process. received: its number, or None. node: of a worker,
-    of which OF_COMMAND + node is recorded if its command is gone."""
+    """Records the first stop signal instead of ending the process. received: its number, or None. node: of a worker.
+    lost_node: the same if the signal came because its command is gone, else None."""
 
     def __init__(self, node: int | None = None) -> None:
         self.received: int | None = None
+        self.lost_node: int | None = None
         self._node = node
         self._num_requests, self._last_s = 0, 0.0
 
@@ -45,16 +43,16 @@ class Signals:
         for number in respected(STOP_SIGNALS):
             earlier = getattr(signal.getsignal(number), "__self__", None)
             if isinstance(earlier, Signals):  # this process installed it before its slow imports
-                self.received = self.received or earlier.received
+                self.received, self.lost_node = self.received or earlier.received, earlier.lost_node
             signal.signal(number, self._record)
         _unblock()
         return self
 
     def keep(self, number: int) -> None:
         """Record a signal, unless there is one."""
-        if self._node is not None and number == signal.SIGTERM and command_is_gone():
-            number = OF_COMMAND + self._node
-        self.received = self.received or number
+        if self.received is None:
+            self.received = number
+            self.lost_node = self._node if number == signal.SIGTERM and command_is_gone() else None
 
     def _record(self, number: int, frame: object) -> None:
         self.keep(number)
@@ -98,8 +96,6 @@ def raise_on_signal() -> Iterator[None]:
         raise SignalExit(number)
 
     for recorder in recorders:
-        if recorder.received is not None and recorder.received >= OF_COMMAND:
-            raise SignalExit(signal.SIGTERM)
         if recorder.received is not None and recorder.received in numbers:
             raise SignalExit(recorder.received)
     with _handled_by(leave, numbers):
