@@ -58,8 +58,9 @@ def predictions_page(
         rows = [("Label next", [number for number in range(len(paths)) if number not in strange]), (STRANGE, strange)]
     else:
         ordered = [*sorted(classes.items(), key=lambda each: alphabetical(each[0]))]
-        ordered = [(unsure.capitalize(), doubtful), (STRANGE, strange), ("Without a class", without), *ordered]
-        rows = [(name, sorted(numbers, key=lambda number: _doubt(results[number]))) for name, numbers in ordered]
+        rows = [(unsure.capitalize(), doubtful), (STRANGE, strange), ("Without a class", without), *ordered]
+        for _, numbers in rows:
+            numbers.sort(key=lambda number: _doubt(results[number]))
     rows = [(name, numbers) for name, numbers in rows if numbers]
     most = max(MOST_PICTURES // max(len(rows), 1), LEAST_PICTURES)
     shown = sorted({number for _, numbers in rows for number in numbers[:most]})
@@ -87,7 +88,10 @@ def predictions_page(
         "num_doubtful": len(doubtful), "unsure": unsure, "num_without": len(without),
         "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
-        "sections": [(name, len(numbers), [item(number) for number in numbers[:most]]) for name, numbers in rows],
+        "sections": [
+            (name, len(numbers), [item(number) for number in numbers[:most]], numbers is strange)
+            for name, numbers in rows
+        ],
         "next_steps": _next_steps(config, paths) if decides else [],
     })  # fmt: skip
 
