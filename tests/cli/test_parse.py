@@ -15,7 +15,6 @@ from imagenet_ddp.cli.parse import Request, command_line, composed
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.schema.keys import declared
-from imagenet_ddp.data.check_data import long_tmpdir
 from imagenet_ddp.errors import ConfigError
 
 ENVIRON = {"HOME": "/home/ann"}
@@ -203,16 +202,6 @@ def test_the_weights_of_a_run_are_for_its_net(tmp_path: Path):
     usual = "resnet18", "torchvision", None, {}
     assert net("model.name=resnet18") == net("model=resnet18") == net(_target_="os.system") == usual
     assert net("experiment=deit_small")[0] != own["name"]
-
-
-@pytest.mark.parametrize(("length", "is_refused"), [(75, False), (76, True)])
-def test_a_long_tmpdir_is_refused_before_sockets_are_made(length: int, is_refused: bool):
-    folder = Path("/tmp") / ("t" * (length - 5))
-    folder.mkdir()
-    try:
-        assert bool(long_tmpdir({"TMPDIR": str(folder)})) == is_refused
-    finally:
-        folder.rmdir()
 
 
 # ---- text, whose characters Hydra would change

@@ -166,7 +166,6 @@ def check_values(
         found += _of_files(values) + _of_checkpoint(values, typed)
         if not check_run_folder.goes_on(values, environ):  # else its checkpoint has the weights
             found += check_nets.missing_weights(values, typed)
-        found += check_data.long_tmpdir(environ)
         if verb in commands.USE_MODEL:
             found += check_model_file.validate(values, verb)
         if isinstance(values, PredictConfig):

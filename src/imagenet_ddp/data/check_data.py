@@ -1,9 +1,7 @@
 """Find mistakes in the options of data, and look at the folders they name, before torch is imported."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from imagenet_ddp.config.schema.data import (
     IMAGENET_MEAN,
@@ -22,7 +20,6 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, example, must_be, setting
 from imagenet_ddp.system.packages import missing_package
 
-_MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _THREE = list_of(number(), "", 3)
 
 
@@ -135,15 +132,3 @@ def _order(data: DataConfig) -> list[Mistake]:
         allowed = integer(0, max(round(1 / fraction), 1) - 1)
         found += expect("data.val_fold", fold, allowed, setting("data.val_fold=0"))
     return found
-
-
-def long_tmpdir(environ: Mapping[str, str]) -> list[Mistake]:
-    """Return a mistake if the sockets of loader processes would have paths that are too long for the system."""
-    folder = environ.get("TMPDIR", "")
-    if len(os.fsencode(folder)) <= _MOST_TMPDIR or not Path(folder).is_dir():  # Python ignores a folder that is missing
-        return []
-    what = (
-        f"TMPDIR must have at most {_MOST_TMPDIR} bytes, because the paths of Unix sockets are limited to 107, got "
-        f"{len(os.fsencode(folder))}: {folder}"
-    )
-    return [Mistake(what, hint="put TMPDIR=/tmp before the command")]
