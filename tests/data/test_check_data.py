@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import DataConfig, Purpose
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.heic import HEIC_EXTENSIONS
 from imagenet_ddp.data.sources import walk

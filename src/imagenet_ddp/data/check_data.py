@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from imagenet_ddp.config.schema.data import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    DataConfig,
-    FilesData,
-    FolderData,
-    PackedData,
-    Purpose,
-)
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig, FilesData, FolderData, PackedData
 from imagenet_ddp.config.schema.keys import validate_group
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.base import Scan
 from imagenet_ddp.data.sources.registry import SOURCES, name_of, scan, source_type

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema.data import Purpose
 from imagenet_ddp.config.schema.export import ExportConfig
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decoding.decode import Reading, decode
 from imagenet_ddp.data.decoding.errors import UnreadableImage

@@ -19,7 +19,7 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.augment import make_own_transform
 from imagenet_ddp.data.module import ImageDataModule

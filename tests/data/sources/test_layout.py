@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.cli.correct import corrected
-from imagenet_ddp.config.schema.data import FolderData, Purpose
+from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.check_data import inspect
 from imagenet_ddp.data.sources.layout import find_layout

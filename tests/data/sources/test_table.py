@@ -12,7 +12,8 @@ import torch
 from conftest import SMALL, Run, write_images
 from helpers.image_table import write_table
 
-from imagenet_ddp.config.schema.data import DataConfig, Purpose, TableData
+from imagenet_ddp.config.schema.data import DataConfig, TableData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
 from imagenet_ddp.data.sources.image_files import FileImages

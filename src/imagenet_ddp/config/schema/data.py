@@ -2,7 +2,6 @@
 further source is a class here, named at the end, and a row of SOURCES in registry.py there."""
 
 from dataclasses import field
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -39,23 +38,6 @@ _EPOCHS = kind(
 )
 
 D = TypeVar("D", bound="DataConfig")
-
-
-class Purpose(Enum):
-    """What a command wants the images for, which decides what a look at them finds."""
-
-    TRAIN = "train"
-    EVALUATE = "evaluate"  # only the validation images are needed
-    CHECK = "check"  # a class without images is left out, where a training refuses the data
-    RELABEL = "relabel"  # such a class is kept
-
-    @property
-    def needs_train(self) -> bool:
-        return self is not Purpose.EVALUATE
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "val") if self.needs_train else ("val",)
 
 
 class DataConfig(OneOf):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.config.validators import Example, PerMachine, matching
 

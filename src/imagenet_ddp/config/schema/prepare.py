@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.schema.run import FOLDER_NAME, CommonConfig
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, number

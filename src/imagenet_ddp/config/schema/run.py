@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Any
 
-from imagenet_ddp.config.schema.data import DataConfig, Purpose, TransformConfig
+from imagenet_ddp.config.schema.data import DataConfig, TransformConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
@@ -14,6 +14,7 @@ from imagenet_ddp.config.schema.learning import (
 )
 from imagenet_ddp.config.schema.losses import CrossEntropy, LossConfig
 from imagenet_ddp.config.schema.optimizers import SGD, OptimConfig
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.schema.schedules import ScheduleConfig, Step
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.section import Section

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig, Purpose
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.text import count_noun, printable, shorten_list

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData, Purpose
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import FolderData, Purpose
+from imagenet_ddp.config.schema.data import FolderData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import Scan, Source, one_form
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig, Purpose
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.validators import FLAG, TEXT, TEXTS, Kind, integer, kind
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import read_small

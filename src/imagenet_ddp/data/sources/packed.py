@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import PackedData, Purpose
+from imagenet_ddp.config.schema.data import PackedData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import DEFAULT, Picture, Pixels, Reading, open_picture
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Names, Scan, Source, SourceType

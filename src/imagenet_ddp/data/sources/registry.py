@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp.config.schema.data import Purpose
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.config.schema.data import ImageFolderData, Purpose, ShapesData
+from imagenet_ddp.config.schema.data import ImageFolderData, ShapesData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import Purpose, Stl10Data
+from imagenet_ddp.config.schema.data import Stl10Data
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import Images, Pending, Scan, Source, SourceType
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait

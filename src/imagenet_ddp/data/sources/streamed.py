@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import Purpose, StreamedData
+from imagenet_ddp.config.schema.data import StreamedData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import Pending, Scan, Source, SourceType
 from imagenet_ddp.data.sources.pack_format import (
     FILE,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, Purpose, TableData
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType
 from imagenet_ddp.data.sources.groups import read_groups, wrong_groups

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, Purpose, TableData
+from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
+from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.sources.base import one_form
 from imagenet_ddp.data.sources.cells import Cells, find_columns, read_cells
 from imagenet_ddp.data.sources.layout import TEST, TRAIN, VAL
