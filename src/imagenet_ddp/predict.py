@@ -113,11 +113,11 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
-    from imagenet_ddp.use.candidates import Candidates, about, next_step
+    from imagenet_ddp.use.candidates import Candidates, about, next_step, tail_sentence
     from imagenet_ddp.use.prediction_page import predictions_page
     from imagenet_ddp.use.predictor import read_in_order
 
-    has_several, of_page, reasons = config.data.labels == "several", dict[str, Any](), None
+    has_several, of_page, reasons, tail = config.data.labels == "several", dict[str, Any](), None, ""
     top_k = min(max(config.top_k, 1 if config.label_next is None else 2), len(predictor.classes))
     batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
@@ -151,13 +151,14 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
             chosen = candidates.choose(config.label_next)
             if output.kind == "html":
                 of_page, reasons = {each.path: each.result for each in chosen}, [each.why for each in chosen]
+                tail = tail_sentence(chosen)
             else:
                 _write_chosen(candidates, chosen, output)
             num_read = len(paths) - counts.unreadable
             said = about(chosen, num_read, counts.unknown or 0, config)
             counts.chosen, counts.lines = len(chosen), [*said, *next_step(chosen, config)]
         if output.kind == "html":
-            page = predictions_page(predictor, config, of_page, reasons, has_several=has_several)
+            page = predictions_page(predictor, config, of_page, reasons, tail, has_several=has_several)
             output.stream.write(page.decode())
     return counts
 

@@ -1,6 +1,7 @@
 """The list of images to label next: its order, what is said of it, and the command that carries it out."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from imagenet_ddp.config.schema.predict import PredictConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.mistakes import key_of
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.use.candidates import Candidates, Chosen, about, next_step
+from imagenet_ddp.use.candidates import Candidates, Chosen, Place, about, next_step, tail_sentence
 from imagenet_ddp.use.predictor import Predictor, Result
 
 CLASSES = ["n1", "n2", "n3"]
@@ -40,13 +41,39 @@ def test_strangers_get_the_places_that_are_left():
     found = chosen(False, True, False, True)
     assert [each.result.is_known for each in found] == [True, True, False, False]
     assert [each.path for each in found[2:]] == ["new/2.jpg", "new/0.jpg"]
-    assert [each.why for each in found] == ["for variety"] * 2 + ["unlike the training images"] * 2
+    assert [each.why for each in found] == ["stands only for itself"] * 2 + ["unlike the training images"] * 2
     assert {(each.suggested, each.label) for each in found} == {("n2", "dog")}
     said = "2 images are unlike the training images, and probably of none of the classes: they get the places that the "
     said += "others leave (the last 2 of the list). To see all, leave label_next out."
     assert about(found, 4, 2, config()) == [said]
     assert about(found[:2], 4, 2, config(label_next=2)) == [said.replace("the last 2", "none")]
     assert about(chosen(None, None), 2, 0, config(label_next=2)) == []
+
+
+def test_why_each_is_chosen_and_what_the_last_add():
+    """An image of a group stands for the others of it, unless the net is not sure of it, or all are listed."""
+    predictor: Any = Predictor(CLASSES, ["cat", "dog", "owl"], None, None, torch.device("cpu"))  # type: ignore[arg-type]
+    candidates, noise = Candidates(predictor), np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
+    for number, group in enumerate([0] * 8 + [1] * 4):
+        vector = torch.from_numpy(5 * np.eye(8, dtype=np.float32)[group] + noise[number])
+        candidates.add(f"{group}.jpg", Result([(group, 0.5 if number == 8 else 0.8), (2, 0.3)], "", 1, True, vector))
+    assert {each.path: each.why for each in candidates.choose(2)} == {
+        "0.jpg": "stands for 7 others", "1.jpg": "stands for 3 others",
+    }  # fmt: skip
+    assert {each.why for each in candidates.choose(12)} == {"stands only for itself", "between dog and owl"}
+
+    def listed(sure: list[float], likeness: list[float]) -> list[Chosen]:
+        results = [Result([(0, share)]) for share in sure]
+        return [Chosen("", "", "", "", *each) for each in zip(results, map(partial(Place, 0), likeness), strict=True)]
+
+    rising, falling = [0.1 * number for number in range(10)], [0.1 * number for number in range(10, 0, -1)]
+    assert tail_sentence(listed(rising, [float("nan"), *rising[1:]])) == (
+        "The last 5 add less than the 5 before them: their likeliest class has 70 % on average (those before: 20 %), "
+        "and they are like one that stands earlier by 0.70 of at most 1 (those before: 0.25)."
+    )
+    assert tail_sentence(listed(rising, falling)).startswith("The last 5 seem to add less than")
+    assert tail_sentence(listed(falling, falling)).startswith("The last 5 add as much as")
+    assert tail_sentence(listed(rising[:9], rising[:9])) == "" == tail_sentence([])
 
 
 def test_fewer_than_asked_for_is_said():

@@ -28,7 +28,12 @@ def lines_of(html: str) -> list[list[str]]:
 
 
 def page(
-    classes: list[str], config: PredictConfig, reasons: list[str] | None = None, *, is_exported: bool = False
+    classes: list[str],
+    config: PredictConfig,
+    reasons: list[str] | None = None,
+    tail: str = "",
+    *,
+    is_exported: bool = False,
 ) -> str:
     """Return the page of new/0.jpg (surely of the first class), new/1.jpg (not sure) and new/bad.jpg."""
     reader = FileReader(Reading(), lambda image: image)
@@ -36,7 +41,7 @@ def page(
     predictor = Predictor(classes, classes, reader, lambda _: Outputs(torch.zeros(1)), torch.device("cpu"), explain)
     found = {"new/0.jpg": Result([(0, 0.9), (1, 0.1)]), "new/1.jpg": Result([(1, 0.4), (0, 0.3)]),
              "new/bad.jpg": Result([], "no image")}  # fmt: skip
-    return predictions_page(predictor, config, found, reasons, has_several=False).decode()
+    return predictions_page(predictor, config, found, reasons, tail, has_several=False).decode()
 
 
 def test_what_is_chosen_is_carried_out_by_the_line_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -70,11 +75,13 @@ def test_what_to_label_next_keeps_its_order_and_can_be_chosen(tmp_path: Path):
     """The useful first, whatever the net says; the lines are those of any page, without the one that made it."""
     data = DataConfig.of(name="imagefolder", root=str(tmp_path))
     config = PredictConfig(data=data, images="new", out="next.html", checkpoint="runs/mine", label_next=3)
-    html = page(["a", "b"], config, ["for variety", "between b and a", "strange"])
+    html = page(["a", "b"], config, ["stands for 2 others", "between b and a", "strange"], "The end.")
     assert re.findall(r'<select data-path="(.*?)"', html) == ["new/0.jpg", "new/1.jpg", "new/bad.jpg"]
     assert re.findall(r'<section id="(.*?)"', html) == ["part-1"]
     assert html.index('id="next"') < html.index('id="part-1"'), "what to do stands above the pictures"
-    assert "a 90 %<br>for variety<br>" in html and "between b and a" not in html  # the words say: b or a
+    assert (
+        "a 90 %<br>stands for 2 others<br>" in html and "The end.</p>" in html and "between b and a" not in html
+    )  # the words say: b or a
     assert [kind for kind, *_ in lines_of(html)] == ["prepare", "train"]
     assert "decisions=decisions.csv" in lines_of(html)[0]
 

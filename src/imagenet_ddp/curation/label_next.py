@@ -44,6 +44,20 @@ def choose(vectors: np.ndarray, margins: np.ndarray, count: int) -> np.ndarray:
     return np.array(found, np.int64)
 
 
+def place(vectors: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (how many of the images that are not chosen are nearest to each chosen one, int64 (C,); the cosine of each
+    chosen one to the nearest one before it, float32 (C,), NaN for the first). vectors: as for choose. chosen: its
+    result."""
+    units = normalised(vectors - vectors.mean(0))
+    others = torch.ones(len(units), dtype=torch.bool)
+    others[torch.from_numpy(chosen)] = False
+    listed = units[torch.from_numpy(chosen)]
+    counts = torch.bincount(_nearest(units[others], listed), minlength=len(listed))
+    before = (listed @ listed.T).masked_fill(torch.ones(len(listed), len(listed)).triu() > 0, -2).amax(1)
+    before[0] = torch.nan
+    return counts.numpy(), before.numpy()
+
+
 def _spread(units: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
     """Return the first centres, drawn as in k-means++: by weight times the distance to the nearest one before."""
     generator, distances = torch.Generator().manual_seed(0), torch.ones(len(units))

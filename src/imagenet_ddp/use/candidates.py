@@ -10,8 +10,8 @@ from torch import Tensor
 
 from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.predict import PredictConfig
+from imagenet_ddp.curation import label_next
 from imagenet_ddp.curation.decision_lists import DECISIONS
-from imagenet_ddp.curation.label_next import choose
 from imagenet_ddp.curation.wrong_labels import MOVE
 from imagenet_ddp.data.contact_sheet import Line, draw_sheet, drawable, save_sheet
 from imagenet_ddp.system.table_files import format_of
@@ -23,7 +23,16 @@ from imagenet_ddp.use.predictor import Predictor, Result
 HEADER = ("rank", "path", "suggested", "probability", "why", "decision")
 BETWEEN = 0.3  # difference of the two highest probabilities below which both classes are named
 MOST_TILES = 256  # of the sheet
-VARIETY = "for variety"  # why an image is chosen of which the net is not uncertain
+ALONE = "stands only for itself"  # why an image is chosen of which the net is not uncertain, and which no other is like
+LEAST_LISTED = 10  # images of a list of which the second half is compared with the first
+
+
+class Place(NamedTuple):
+    """Where an image lies among the others. num_others: those not listed that are more like this one than like any
+    other that is listed. likeness: cosine to the nearest one before it in the list, NaN for the first."""
+
+    num_others: int
+    likeness: float
 
 
 class Chosen(NamedTuple):
@@ -34,6 +43,7 @@ class Chosen(NamedTuple):
     label: str
     why: str
     result: Result
+    place: Place
 
 
 class Candidates:
@@ -57,10 +67,10 @@ class Candidates:
         is_strange = np.array([result.is_known is False for result in self._results], bool)
         found = self._chosen_among(np.flatnonzero(~is_strange), count)
         strange = self._chosen_among(np.flatnonzero(is_strange), count - len(found))
-        found += sorted(strange, key=lambda position: -(self._results[position].familiarity or 0.0))
-        return [self._described(self._paths[position], self._results[position]) for position in found]
+        found += sorted(strange, key=lambda each: -(self._results[each[0]].familiarity or 0.0))
+        return [self._described(position, place) for position, place in found]
 
-    def _chosen_among(self, positions: np.ndarray, count: int) -> list[int]:
+    def _chosen_among(self, positions: np.ndarray, count: int) -> list[tuple[int, Place]]:
         """Return the positions to label, the most useful first: at most `count`. positions: int64 (N,)."""
         numbers: list[int] = positions.tolist()
         results = [self._results[number] for number in numbers]
@@ -68,17 +78,22 @@ class Candidates:
             return []
         vectors = torch.stack([result.features for result in results if result.features is not None]).numpy()
         margins = np.array([_margin(result) for result in results])
-        return [numbers[place] for place in choose(vectors, margins, count).tolist()]
+        chosen = label_next.choose(vectors, margins, count)
+        if not len(chosen):
+            return []
+        places = map(Place, *(column.tolist() for column in label_next.place(vectors, chosen)))
+        return [(numbers[at], place) for at, place in zip(chosen.tolist(), places, strict=True)]
 
-    def _described(self, path: str, result: Result) -> Chosen:
+    def _described(self, position: int, place: Place) -> Chosen:
+        path, result = self._paths[position], self._results[position]
         labels = [self._predictor.labels[index] for index, _ in result.top[:2]]
         if result.is_known is False:
             why = UNLIKE
         elif _margin(result) < BETWEEN and len(labels) > 1:
             why = f"between {labels[0]} and {labels[1]}"
         else:
-            why = VARIETY
-        return Chosen(path, self._predictor.classes[result.top[0][0]], labels[0], why, result)
+            why = f"stands for {count_noun(place.num_others, 'other')}" if place.num_others else ALONE
+        return Chosen(path, self._predictor.classes[result.top[0][0]], labels[0], why, result, place)
 
     def write_sheet(self, path: Path, chosen: Sequence[Chosen]) -> int:
         """Draw the first images in the order of their ranks, as the net sees them. Return how many."""
@@ -96,6 +111,26 @@ class Candidates:
         return len(tiles)
 
 
+def tail_sentence(chosen: Sequence[Chosen]) -> str:
+    """Return how much the second half of a list adds; "" for a short list. Those that are unlike the training images do
+    not count."""
+    known = [each for each in chosen if each.result.is_known is not False]
+    if len(known) < LEAST_LISTED:
+        return ""
+    half = (len(known) + 1) // 2
+    halves = known[:half], known[half:]
+    sure = [float(np.mean([each.result.top[0][1] for each in part])) for part in halves]
+    likeness = [float(np.nanmean([each.place.likeness for each in part])) for part in halves]
+    is_less = sure[1] > sure[0], likeness[1] > likeness[0]
+    adds = "add less than" if all(is_less) else "seem to add less than" if any(is_less) else "add as much as"
+    which = " of those" * (len(known) < len(chosen))
+    return (
+        f"The last {len(known) - half:,}{which} {adds} the {half:,} before them: their likeliest class has "
+        f"{percent(sure[1], 0)} on average (those before: {percent(sure[0], 0)}), and they are like one that stands "
+        f"earlier by {likeness[1]:.2f} of at most 1 (those before: {likeness[0]:.2f})."
+    )
+
+
 def about(chosen: Sequence[Chosen], num_read: int, num_unlike: int, config: PredictConfig) -> list[str]:
     """Return sentences about the images to label. num_read: images that could be read. num_unlike: of those, the images
     that are unlike the training images."""
@@ -104,6 +139,7 @@ def about(chosen: Sequence[Chosen], num_read: int, num_unlike: int, config: Pred
         rest = num_read - len(chosen)
         others = f"near-copies are left out ({count_noun(rest, 'image')})" if rest else "no others can be read"
         lines.append(f"There are fewer than label_next={config.label_next}, because {others}.")
+    lines += [tail] if (tail := tail_sentence(chosen)) else []
     if num_unlike:
         num_listed = sum(each.result.is_known is False for each in chosen)
         listed = f"the last {num_listed:,}" if num_listed > 1 else "the last one" if num_listed else "none"

@@ -40,11 +40,12 @@ def predictions_page(
     config: PredictConfig,
     found: Mapping[str, "Result"],
     reasons: Sequence[str] | None = None,
+    tail: str = "",
     *,
     has_several: bool,
 ) -> bytes:
     """Return the page. found: path -> result. reasons: why each is to be labelled next, in this order; None: all images
-    are there. has_several: labels per image."""
+    are there. tail: how much the last of them add. has_several: labels per image."""
     paths, results, images = [*found], [*found.values()], config.images
     doubtful, strange, without, classes = list[int](), list[int](), list[int](), defaultdict[str, list[int]](list)
     for number, result in enumerate(results):
@@ -84,7 +85,7 @@ def predictions_page(
     return render(TEMPLATE, {
         "marker": PAGE, "title": f"{what} {Path(images).name or images}", "name": images,
         "folder": way_from(Path(config.out) if config.out else None),
-        "net": predictor.title, "is_next": reasons is not None, "total": len(paths),
+        "net": predictor.title, "is_next": reasons is not None, "tail": tail, "total": len(paths),
         "num_doubtful": len(doubtful), "unsure": unsure, "num_without": len(without),
         "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,
