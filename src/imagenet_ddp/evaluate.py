@@ -17,7 +17,7 @@ from imagenet_ddp.launch.job import Job
 from imagenet_ddp.launch.processes import begin, run_ranks, share_job
 from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.runs import folder
-from imagenet_ddp.use import worker
+from imagenet_ddp.use import evaluate_rank
 
 
 def main() -> float | None:
@@ -45,7 +45,7 @@ def launch(request: parse.Request) -> float | None:
     job = share_job(commands, decide, request)
     try:
         with command.hydra_job(request, job.run_dir):
-            return run_ranks(worker.evaluate, job, job.config, place, commands)
+            return run_ranks(evaluate_rank.evaluate, job, job.config, place, commands)
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)
         raise

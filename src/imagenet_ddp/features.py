@@ -21,7 +21,7 @@ from imagenet_ddp.launch.stored_config import checkpoint_path, from_checkpoint, 
 from imagenet_ddp.mistakes import Mistake, must_be, setting, without
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
-from imagenet_ddp.use import worker
+from imagenet_ddp.use import evaluate_rank
 
 
 def main() -> int | None:
@@ -62,7 +62,7 @@ def launch(request: parse.Request) -> int | None:
 
     job = share_job(commands, decide, request)
     with command.hydra_job(request, job.run_dir):
-        return run_ranks(worker.features, job, job.config, place, commands)
+        return run_ranks(evaluate_rank.features, job, job.config, place, commands)
 
 
 if __name__ == "__main__":

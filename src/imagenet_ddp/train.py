@@ -19,7 +19,7 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import use_utf8
-from imagenet_ddp.training import worker
+from imagenet_ddp.training import train_rank
 
 
 def main() -> float | None:
@@ -60,7 +60,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         return found.get(f"best/{best_metric(found)}")
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
-            return run_ranks(worker.train, job, job.config, place, commands, own_processes=in_sweep)
+            return run_ranks(train_rank.train, job, job.config, place, commands, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.has_new_folder:
             folder.remove_refused(job.run_dir, error)

@@ -43,7 +43,7 @@ PRELOADED = (
     "hydra", "omegaconf", "PIL.JpegImagePlugin", "matplotlib.figure", "matplotlib.backends.backend_agg", "psutil",
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "torch.utils.serialization",
     "imagenet_ddp.cli.command", "imagenet_ddp.launch.processes", "imagenet_ddp.launch.ranks",
-    "imagenet_ddp.training.fit", "imagenet_ddp.training.worker", "imagenet_ddp.training.build",
+    "imagenet_ddp.training.fit", "imagenet_ddp.training.train_rank", "imagenet_ddp.training.build",
     "imagenet_ddp.data.module", "imagenet_ddp.models.lightning_module",
     "imagenet_ddp.callbacks.run_files",
 )  # fmt: skip

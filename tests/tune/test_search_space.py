@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.tune.options import read as read_plan
 from imagenet_ddp.tune.search_space import Parameter, as_overrides, quote, read
+from imagenet_ddp.tune.study_plan import read as read_plan
 
 distributions = pytest.importorskip("optuna.distributions", reason="the extra `tune` is not installed")
 Choices = distributions.CategoricalDistribution

@@ -8,8 +8,8 @@ import yaml
 
 from imagenet_ddp.config.schema.tune import TuneOptions
 from imagenet_ddp.runs.signals import Signals
-from imagenet_ddp.tune.options import StudyPlan
 from imagenet_ddp.tune.search_space import read
+from imagenet_ddp.tune.study_plan import StudyPlan
 
 
 def test_the_options_of_a_trial_are_those_of_its_values(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from imagenet_ddp.cli import command, parse
 from imagenet_ddp.config.schema.run import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
+from imagenet_ddp.doctor.diagnose_rank import diagnose
 from imagenet_ddp.doctor.run_checks import Check, Machine, failed, inspect_machine, run_checks
-from imagenet_ddp.doctor.worker import diagnose
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch import processes
 from imagenet_ddp.mistakes import Mistake

@@ -15,8 +15,8 @@ from imagenet_ddp.runs.disk_errors import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.text import first_line
-from imagenet_ddp.tune.options import StudyPlan, checked, read
 from imagenet_ddp.tune.search_space import as_overrides
+from imagenet_ddp.tune.study_plan import StudyPlan, checked, read
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from imagenet_ddp.system import console
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.seeding import hash_seed
 from imagenet_ddp.system.text import count_noun, duration, first_line
-from imagenet_ddp.tune.options import StudyPlan
+from imagenet_ddp.tune.study_plan import StudyPlan
 from imagenet_ddp.tune.trials import Trial
 
 POLL_S = 0.2

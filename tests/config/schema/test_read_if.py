@@ -20,7 +20,7 @@ from imagenet_ddp.config.section import OneOf, typed_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, key_of, setting, without
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.tune import options as tune_options
+from imagenet_ddp.tune import study_plan
 
 # What makes the condition of a key false, where the defaults do not.
 FALSE = {
@@ -41,7 +41,7 @@ FALSE = {
 }  # fmt: skip
 DDP_ONLY = [path for path in CONDITIONS if path.startswith("strategy.") and path != "strategy.first_device_batch"]
 FALSE |= {path: ["strategy=dp"] for path in DDP_ONLY}
-READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": tune_options.read}
+READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": study_plan.read}
 OF_PREPARE = ("archive_dir", "labels", "names", "decisions", "unlabelled", "undo")
 
 
