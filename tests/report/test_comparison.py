@@ -206,17 +206,21 @@ def test_a_corrected_label_counts_for_both_nets_and_a_class_that_the_old_net_doe
     paths = [f"a/{name}/{number:03}.jpg" for name, most in (("cat", 30), ("dog", 30), ("pig", 10))
              for number in range(most)]  # fmt: skip
     shutil.copy(tmp_path / paths[0], tmp_path / "a/copy.jpg")
-    paths.append("a/copy.jpg")
-    before = np.array([0] * 25 + [1] * 45 + [0])  # five cats, and all pigs, were called dogs
-    new = np.array([0] * 30 + [1] * 30 + [2] * 10 + [0])
-    guess = np.array([0] * 30 + [1] * 40 + [0])
+    paths += ["a/copy.jpg", "a/gone.jpg"]
+    before = np.array([0] * 25 + [1] * 45 + [0, 0])  # five cats, and all pigs, were called dogs
+    new = np.array([0] * 30 + [1] * 30 + [2] * 10 + [0, 0])
+    guess = np.array([0] * 30 + [1] * 40 + [0, 0])
     write_evaluation(tmp_path / "one", probabilities(list(guess)), before, CLASSES, paths=paths)
     write_evaluation(tmp_path / "two", np.eye(3)[guess] * 0.85 + 0.05, new, [*CLASSES, "pig"], paths=paths)
     lines = run("report", "one", "two", "out=both", code=0).stdout.splitlines()
     assert lines[0].startswith("For now, keep two. one and two are each right for 60 of 60 images (100.0 %). ")
     assert lines[1] == "Only two knows pig: keep it for images of that class."
     copies = "1 image with the content of another one, as each content counts once"
-    assert f"(left out: 10 images of classes that one does not know and {copies}), only one is right" in lines[2]
+    gone = "1 image whose file was moved or removed since"
+    assert (
+        f"(left out: 10 images of classes that one does not know and {gone} and {copies}), only one is right"
+        in lines[2]
+    )
     loss = next(line for line in lines if line.startswith("Mean loss of the 55 whose label has not changed "))
     assert loss.split()[-2:] == ["0.1054", "0.1054"], "0.9 for the true class"
     assert "5 images had another label" in (tmp_path / "both/comparison.html").read_text()

@@ -24,7 +24,8 @@ class Pairs:
 
     rows: int64 (N,) of each net, in its predictions. num_trained: of the images in both evaluations, those left out
     because a net was trained on them. num_foreign: because the first net does not know the class that they have in the
-    evaluation of the second. num_single: images in only one evaluation. num_copies: further copies of images that
+    evaluation of the second. num_single: images in only one evaluation. num_gone: those whose file is not
+    there any more, such as one that was moved to its right class. num_copies: further copies of images that
     count, in the evaluation that has more. says_nothing: of each net, whether it does not say which images it was
     trained on. same_weights: the two are one net. same_training: both say that they were trained on the same images.
     """
@@ -33,6 +34,7 @@ class Pairs:
     num_trained: int
     num_foreign: int
     num_single: int
+    num_gone: int
     num_copies: int
     says_nothing: tuple[bool, bool]
     same_weights: bool
@@ -44,6 +46,7 @@ class Pairs:
             (self.num_trained, "that one of them was trained on"),
             (self.num_foreign, f"of classes that {first} does not know"),
             (self.num_single, "that only one was evaluated on"),
+            (self.num_gone, "whose file was moved or removed since"),
             (self.num_copies, "with the content of another one, as each content counts once"),
         )
         parts = [f"{count_noun(number, 'image')} {words}" for number, words in counts if number]
@@ -68,6 +71,7 @@ def find_pairs(first: Predictions, second: Predictions) -> Pairs:
         int(is_trained.sum()),
         int(is_foreign.sum()),
         num_single,
+        len({net.paths[row] for net, each in zip(both, keys, strict=True) for row in np.flatnonzero(each == NO_KEY)}),
         max(int(np.isin(each, common[counts]).sum()) - int(counts.sum()) for each in keys),
         (learned is None, learned_too is None),
         bool(weights) and weights.keys() == other.keys() and all(weights[name].equal(other[name]) for name in weights),
