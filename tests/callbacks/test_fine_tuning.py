@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import json
 import math
 import re
@@ -11,10 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import SMALL, SMALL_ARGS, Run
+from PIL import Image
 
 from imagenet_ddp.callbacks import image_features
 from imagenet_ddp.callbacks.image_features import compute_columns
@@ -171,6 +174,41 @@ def test_a_fine_tuning_ends_with_what_the_command_features_would_write(
     numbers = [{name: value for name, value in vars(each).items() if name != "digest"} for each in (written, again)]
     torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-3)
     assert written.digest == again.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_best_net_of_a_fine_tuning_is_calibrated(run: Run, seven_class_weights: Path, tmp_path: Path, devices: int):
+    """By the folds of the regression that a training starts from, or by the validation images. What continues the
+    training is left as it is."""
+    draw = np.random.default_rng(0)
+    for split, (place, name) in itertools.product(("train", "val"), enumerate(("cat", "dog", "owl"))):
+        (folder := tmp_path / "images" / split / name).mkdir(parents=True)
+        for number, light in enumerate(draw.normal(90 + 40 * place, 20, 30)):  # the classes overlap
+            Image.new("L", (32, 32), int(np.clip(light, 0, 255))).save(folder / f"{number}.png")
+    options = [*SMALL, "data.root=images", f"model.weights={seven_class_weights}", "model.head=regression"]
+    options += [f"trainer.devices={devices}", "trainer.max_epochs=1", "loss.label_smoothing=0.5"]
+    later = ["callbacks.checkpoint.monitor=val/loss", "callbacks.checkpoint.mode=max", "optim.lr=0.3"]
+    for name, words, of in (
+        ("start", ["trainer.max_epochs=0"], "90 training images, each held out in one of the folds"),
+        ("later", later, "90 validation images"),
+    ):
+        done = " ".join(run("train", *options, *words, f"hydra.run.dir={name}", code=0).stdout.split())
+        said = re.search(rf"best.ckpt are multiplied by (\S+), .* on {of} \(loss (\S+) to (\S+)\)", done)
+        assert said, done
+        factor, before, after = map(float, said.groups())
+        last, best = (
+            torch.load(tmp_path / name / f"checkpoints/{each}.ckpt", weights_only=True)["state_dict"]
+            for each in ("last", "best")
+        )
+        scaled = {key: factor * value if ".classifier." in key else value for key, value in last.items()}
+        torch.testing.assert_close(best, scaled, rtol=0.01, atol=1e-6)
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        run("evaluate", f"checkpoint={name}", f"hydra.run.dir={name}-eval", code=0)
+        evaluation = json.loads((tmp_path / f"{name}-eval/evaluation.json").read_text())
+        assert evaluation["val/top1"] == summary["val/top1"] and after < before
+        if name == "later":
+            assert (before, after) == pytest.approx((summary["val/loss"], evaluation["val/loss"]), rel=0.01)
 
 
 def test_a_stopped_pass_does_not_begin_with_the_next_split(monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from imagenet_ddp.config.figures import NO_TEMPERATURE
-from imagenet_ddp.models.calibration import calibrate, calibration_error, log_sums
+from imagenet_ddp.models.calibration import calibrate, calibrating_factor, calibration_error, log_sums
 from imagenet_ddp.use.evaluation_results import results_lines
 
 
@@ -54,3 +54,15 @@ def test_extreme_logits():
     nans = np.full(4, np.nan, np.float32)
     found: dict[str, Any] = calibrate(nans, np.zeros(4, bool), nans, np.full((4, 41), np.nan, np.float32), nans)
     assert np.isnan(found["ece"]) and np.isnan(found["nll"])
+
+
+def test_the_factor_is_the_inverse_of_the_best_temperature_and_finite_where_all_are_right():
+    for scale in (0.3, 1.0, 2.5):
+        logits, labels = drawn(scale)
+        found = calibrating_factor(logits, labels)
+        assert found == pytest.approx(1 / measured(logits, labels)["temperature"], rel=0.01)
+        assert calibrating_factor(found * logits, labels) == pytest.approx(1, abs=1e-3)
+    for scale in (0.01, 1.0, 1000.0):  # all right, of 60: half an image counts as wrong
+        logits = scale * F.one_hot(torch.arange(60) % 3).float()
+        confidence = (calibrating_factor(logits, torch.arange(60) % 3) * logits).softmax(1).amax(1)
+        assert confidence.mean().item() == pytest.approx(1 - 0.5 / 61, abs=1e-3)

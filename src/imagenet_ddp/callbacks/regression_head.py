@@ -9,10 +9,11 @@ from typing import Any, cast
 import lightning.pytorch as L
 import numpy as np
 import torch
+from torch import Tensor
 
 from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_columns
 from imagenet_ddp.config.schema.data import FilesData
-from imagenet_ddp.curation.cross_validation import Estimate, estimate, why_no_estimate
+from imagenet_ddp.curation.cross_validation import Estimate, estimate, fold_of_each, out_of_fold, why_no_estimate
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Reading
@@ -54,6 +55,7 @@ class RegressionHead(L.Callback):
         self._stored, self._precision, self._estimates = stored, precision, estimates
         self.estimate: Estimate | None = None
         self.columns: Columns | None = None  # of the training images, on rank 0
+        self._l2, self._groups = 0.0, np.empty(0, np.int64)  # of the regression, on rank 0
         self._digest = ""  # of the pass that can be used; on rank 0
         self._out_of_time = False
 
@@ -118,18 +120,26 @@ class RegressionHead(L.Callback):
             classes = pl_module.net.get_submodule(self.head).out_features
             regression = fit_regression(features.to(pl_module.device), targets, classes, self._seed)
             found = regression, len(features)
+            self._l2, self._groups = regression.l2, _groups(data, index.numpy(), features.numpy())
             if self._estimates:
-                groups = _groups(data, index.numpy(), features.numpy())
-                self._estimate(features.numpy(), targets.numpy(), classes, regression.l2, groups, pl_module.device)
+                self._estimate(features.numpy(), targets.numpy(), classes, pl_module.device)
         return trainer.strategy.broadcast(found)  # type: ignore[return-value]
 
-    def _estimate(
-        self, features: np.ndarray, targets: np.ndarray, classes: int, l2: float, groups: np.ndarray,
-        device: torch.device,
-    ) -> None:  # fmt: skip
-        if reason := why_no_estimate(targets, classes, groups):
+    def _estimate(self, features: np.ndarray, targets: np.ndarray, classes: int, device: torch.device) -> None:
+        if reason := why_no_estimate(targets, classes, self._groups):
             return self._say(reason)
-        self.estimate = estimate(features, targets, classes, l2, self._seed, groups, device)
+        self.estimate = estimate(features, targets, classes, self._l2, self._seed, self._groups, device)
+
+    def held_out_logits(self, num_classes: int) -> Tensor | None:
+        """Return the logits of the training images, in the order of `columns`, each by a regression to the images of
+        other folds, float32 (N, num_classes); None if folds say nothing. Call on rank 0."""
+        if self.estimate is not None:
+            return torch.as_tensor(self.estimate.shares).clamp_min(1e-12).log()
+        if self.columns is None or why_no_estimate(self.columns[2].numpy(), num_classes, self._groups):
+            return None
+        features, targets = (column.numpy() for column in self.columns[1:])
+        folds = fold_of_each(targets, seed=self._seed, groups=self._groups)
+        return torch.as_tensor(out_of_fold(features, targets, num_classes, folds, self._l2)).clamp_min(1e-12).log()
 
 
 def of_training(found: Features, images: Images, source_digest: str, seed: int) -> Columns | None:

@@ -145,8 +145,9 @@ def learning_curve(
 
 @dataclass(frozen=True)
 class Estimate:
-    """What accuracy to expect of a regression on new images, from folds."""
+    """What accuracy to expect of a regression on new images, from folds. shares: result of out_of_fold."""
 
+    shares: np.ndarray
     regression: Accuracy
     curve: LearningCurve
 
@@ -173,4 +174,6 @@ def estimate(
     axes = PrincipalAxes(torch.from_numpy(vectors).to(device))
     probabilities = out_of_fold(vectors, targets, num_classes, folds, l2, axes)
     regression = Accuracy(int((probabilities.argmax(1) == targets).sum()), len(targets))
-    return Estimate(regression, learning_curve(axes, targets, num_classes, folds, regression, l2, groups))
+    return Estimate(
+        probabilities, regression, learning_curve(axes, targets, num_classes, folds, regression, l2, groups)
+    )

@@ -35,7 +35,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         self.wait()
-        self._submit(_write, _copy_to_host(checkpoint), Path(path))
+        self._submit(write_checkpoint, _copy_to_host(checkpoint), Path(path))
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.wait()
@@ -101,7 +101,9 @@ def wait_until_written(trainer: Trainer) -> None:
     trainer.strategy.barrier("checkpoints are written")
 
 
-def _write(checkpoint: dict[str, Any], target: Path) -> None:
+def write_checkpoint(checkpoint: dict[str, Any], target: Path) -> None:
+    """Write a checkpoint whose tensors are in CPU memory. The file is replaced once the new one is whole, so that its
+    hard links keep their content. Raises RunError if it cannot be written."""
     with disk_errors_as_run_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # All drafts of this file have the same name, so the next one overwrites a draft that a killed process left.

@@ -1,12 +1,14 @@
-"""After a fine-tuning, learn what its images look like, so that predict can tell others from them (known.npz)."""
+"""After a fine-tuning, a pass over its images: learn what they look like, so that predict can tell others from them
+(known.npz), and calibrate the best net."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_columns
 from imagenet_ddp.callbacks.loop_state import find_callback
@@ -24,11 +26,13 @@ from imagenet_ddp.runs.result_files import KNOWN, known_file
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training.build import Run
+from imagenet_ddp.training.calibrate import calibrate
 
 
 def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
-    """Write known.npz for the checkpoint that predict uses of a run that has ended. The net then has the weights of
-    this checkpoint, in fp32. If the file cannot be written, say why; the run is complete without it. Call on all ranks.
+    """Write known.npz for the checkpoint that predict uses of a run that has ended, and calibrate best.ckpt. The net
+    then has the weights that this checkpoint had, in fp32. If a file cannot be written, say why; the run is complete
+    without it. Call on all ranks.
 
     say: writes a line to the log. is_stopped: returns whether a signal asks to stop.
     """
@@ -36,11 +40,14 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
     heads = head_names(net, len(data.source.classes))
     if parts.checkpoint_callback is None or only_linear(net, heads) is None:
         return
-    steps, reason = _load(parts, CheckpointStore.to_use(run_dir))
+    checkpoint = CheckpointStore.to_use(run_dir)
+    steps, reason = _load(parts, checkpoint)
     if steps is None:
         return say(f"No {KNOWN} is written: {reason}") if reason else None
     start = find_callback(trainer, RegressionHead)
-    if start is not None and steps == 0:  # the layers below the last one are the same
+    if start is not None and steps:
+        start = None
+    if start is not None:  # the layers below the last one are the same
         splits = [start.columns] if start.columns is not None else []
     else:
         splits = _compute(parts, heads[0], say, is_stopped)
@@ -50,6 +57,25 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
     elif trainer.is_global_zero:
         digest = net_digest(net, heads, data.eval_transform, Reading.of(data.options))
         say(_write(known_file(run_dir), splits, data.train_images.targets, digest, later))
+        is_best = checkpoint == CheckpointStore.of_run(run_dir).best  # a run is resumed from the last one
+        if is_best and (line := _calibrate(checkpoint, net, heads[0], splits, start)):
+            say(line)
+
+
+@torch.no_grad()
+def _calibrate(best: Path, net: nn.Module, head: str, splits: Sequence[Columns], start: RegressionHead | None) -> str:
+    """Calibrate by the validation images, or, if the net is the regression from which the training started, by its
+    folds, which are of more images and need no pass. Return a sentence, "" if nothing is changed."""
+    _, features, targets = splits[-1]
+    layer = cast("nn.Linear", net.get_submodule(head))
+    if start is not None:
+        logits, images = start.held_out_logits(layer.out_features), "training images, each held out in one of the folds"
+    else:
+        logits, images = layer.cpu()(features) if len(splits) == 2 else None, "validation images"
+    try:
+        return "" if logits is None else calibrate(best, head, logits, targets, f"{len(targets):,} {images}")
+    except RunError as error:
+        return str(error)
 
 
 def _load(parts: Run, checkpoint: Path) -> tuple[int | None, str]:

@@ -1,0 +1,44 @@
+"""After a fine-tuning, make the probabilities of its best net agree with how often it is right (best.ckpt).
+
+A regression with a strong penalty, and a training with label smoothing, are right far more often than their
+probabilities say. The logits are multiplied by one factor, in the weights of the last layer, so that every program that
+reads the checkpoint has the same probabilities. The order of the classes stays the same.
+"""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from imagenet_ddp.models.calibration import MIN_IMAGES, calibrating_factor
+from imagenet_ddp.runs.checkpoint_io import write_checkpoint
+from imagenet_ddp.system.text import format_loss
+
+LEAST_GAIN = 0.01  # share of the loss, for which the file is changed
+
+
+def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: str) -> str:
+    """Scale the last layer of a checkpoint of fp32 weights, and replace the file. Return a sentence, "" if nothing is
+    changed. Raises RunError if the file cannot be written.
+
+    head: name of the last layer in the net, which is linear. logits: of held-out images, float (N, C). targets: int64
+    (N,). images: what they are, such as "96 validation images".
+    """
+    stored = torch.load(best, "cpu", weights_only=True)
+    layers = {name: stored["state_dict"].get(f"net.{head}.{name}") for name in ("weight", "bias")}
+    tensors = {name: tensor for name, tensor in layers.items() if tensor is not None}
+    if len(targets) < MIN_IMAGES or {tensor.dtype for tensor in tensors.values()} != {torch.float32}:
+        return ""
+    factor = calibrating_factor(logits, targets)
+    before, after = (float(F.cross_entropy(each, targets)) for each in (logits, factor * logits))
+    if after > (1 - LEAST_GAIN) * before:
+        return ""
+    for name, tensor in tensors.items():
+        stored["state_dict"][f"net.{head}.{name}"] = factor * tensor
+    write_checkpoint(stored, best)
+    losses = f"{format_loss(before)} to {format_loss(after)}"
+    return (
+        f"The logits of {best.name} are multiplied by {factor:.2f}, so that its probabilities agree with how often it "
+        f"is right on {images} (loss {losses}). The classes that it answers stay the same."
+    )
