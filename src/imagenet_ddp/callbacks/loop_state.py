@@ -211,9 +211,7 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
     }
 
 
-def continue_at(
-    trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any], *, only_validate: bool = False
-) -> None:
+def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any], *, only_validate: bool) -> None:
     """Make Lightning and the data module continue at a position returned by describe(). only_validate: nothing is left
     to train, but this state has no validation yet; call validate_now() when the training starts."""
     if position["kind"] == "interrupted":

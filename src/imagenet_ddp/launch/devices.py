@@ -161,7 +161,7 @@ def _own_numbers(trainer: TrainerConfig, local_rank: int, num: int) -> list[int]
     return own
 
 
-def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
+def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int) -> str:
     """Return a description such as "8 × NVIDIA H200" or "Intel Xeon 8481C, 2 cores, with bf16 units".
 
     kind: cpu, cuda or mps. gpu_models: GPU models of all ranks. Only the CPU cores that this node's processes may use

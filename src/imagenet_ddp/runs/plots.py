@@ -61,7 +61,7 @@ def png(figure: "Figure", **texts: str) -> bytes:
     return stream.getvalue()
 
 
-def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
+def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool) -> None:
     """Set title, ticks and scale. values: the y values of each line; if they diverge, the y axis is logarithmic.
     percent: label the y axis in percent, and end it at 100 %."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter

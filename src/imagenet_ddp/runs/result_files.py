@@ -31,7 +31,7 @@ def known_file(net: Path) -> Path:
     return folder / KNOWN
 
 
-def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0, share: str = "") -> str:
+def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int, share: str = "") -> str:
     """Return the last line of every evaluation. counted: (images, highest count of any image). share: of which images
     these are a part, if they are not all."""
     images, most = counted

@@ -69,7 +69,7 @@ class CpuTimes:
         return cls(time.monotonic(), busy_s, time.process_time(), container_cpu_s())
 
 
-def cores_used_by_others(before: CpuTimes, after: CpuTimes, num_alike: int = 1) -> float:
+def cores_used_by_others(before: CpuTimes, after: CpuTimes, num_alike: int) -> float:
     """Return the mean number of visible cores that other programs used. num_alike: number of this job's processes on
     these cores, which do the same as this one."""
     own_s = (after.own_s - before.own_s) * num_alike

@@ -36,15 +36,15 @@ def prepare_training(
     classes: list[str],
     *,
     resumed: bool,
-    begin_s: float | None = None,
-    say: Callable[[str], None] = print,
-    note: Callable[[str], None] = print,
+    begin_s: float | None,
+    say: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> tuple[list[L.Callback], str]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
     Return (the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*; what the weights
-    of the start are). begin_s: the
-    time.monotonic() from which budget_min counts; None means now. say: writes a line to the log; note: to its file
-    only. Raises ConfigError if model.freeze or model.head is set for a net without a suitable last layer."""
+    of the start are). begin_s: the time.monotonic() from which budget_min counts; None means now. say: writes a line to
+    the log; note: to its file only. Raises ConfigError if model.freeze or model.head is set for a net without a
+    suitable last layer."""
     config, model = plan.config, plan.config.model
     assert isinstance(config, RunConfig)
     heads = head_names(module.net, len(classes))

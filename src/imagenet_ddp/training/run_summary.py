@@ -82,7 +82,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     }
 
 
-def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] = ()) -> list[str]:
+def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str]) -> list[str]:
     """Return the last lines of the log. ignored: sentences about the parts of image files that are left out."""
     best, data = parts.train_log.best.value, job.config.data
     lines = _end_lines(job, parts)
