@@ -576,6 +576,19 @@ def test_an_existing_path_may_contain_any_character(here: Path):
     assert mistakes(["data=imagefolder", "data.root=pets\u202f1"]) == []
 
 
+@pytest.mark.parametrize("text", ["2024_11_26", "1.10", "007", "0x10", "true"])
+def test_text_in_a_file_that_yaml_reads_as_something_else(text: str, here: Path):
+    (here / "mine" / "experiment").mkdir(parents=True)
+    file = here / "mine" / "experiment" / "a.yaml"
+    file.write_text(f"# @package _global_\nname: {text}\ndata: {{root: {text}}}\nseed: 7\n")
+    found = mistakes(["--config-dir", "mine", "data=imagefolder", "experiment=a"])
+    said = [mistake for mistake in found if "must be text in quotes" in mistake.what]
+    assert [mistake.keys for mistake in said] == [("name",), ("data.root",)]
+    assert said[0].hint == f"write name: '{text}' there" and "(line 2)" in said[0].what
+    file.write_text(f"# @package _global_\nname: '{text}'\nseed: 7\n")
+    assert mistakes(["--config-dir", "mine", "experiment=a"]) == []
+
+
 def test_a_file_with_the_name_of_one_of_conf_is_not_read(here: Path):
     (here / "mine" / "optim").mkdir(parents=True)
     (here / "mine" / "optim" / "sgd.yaml").write_text("name: [a\n")

@@ -14,11 +14,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_ddp.cli import check_files
 from imagenet_ddp.cli.explain import in_file, refused
 from imagenet_ddp.cli.explain_words import ways_to_read
 from imagenet_ddp.cli.options import HYDRA, Files, Option, Typed
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.keys import declared
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.config.section import FREE_KEYS, leaves, typed_config
@@ -62,13 +64,21 @@ class Composed:
         return [option.word for option in self.options]
 
 
-def compose(verb: str, files: Files, typed: Typed, wrong: Set[str], meant: Set[str]) -> list[Composed]:
-    """Compose the jobs of a command line. wrong: keys of words that are mistakes. meant: the options that correct
-    these."""
-    return [
+def compose(
+    verb: str, files: Files, typed: Typed, wrong: Set[str], meant: Set[str]
+) -> tuple[list[Composed], list[Mistake]]:
+    """Compose the jobs of a command line. Return (jobs, mistakes in the files of --config-dir). wrong: keys of words
+    that are mistakes. meant: the options that correct these."""
+    done = [
         replace(_job(verb, files, options, wrong, meant), name=name)
         for options, name in zip(typed.jobs, typed.names, strict=True)
     ]
+    if files.own_folder is None:
+        return done, []
+    in_files = check_files.validate(files, [job.hydra.runtime.choices for job in done], declared(verb))
+    for job in done:
+        job.wrong.update(key for mistake in in_files for key in mistake.keys)
+    return done, in_files
 
 
 def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], meant: Set[str]) -> Composed:

@@ -80,6 +80,7 @@ class Files:
     @hold_signals()
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
         self.config_name = config_name
+        self.own_folder = Path(config_dir).absolute() if config_dir is not None else None
         state = GlobalHydra.instance()
         outer, state.hydra = state.hydra, None  # a job of a sweep is read within hydra.main
         try:
@@ -88,9 +89,9 @@ class Files:
                 loader: ConfigLoader = hydra.config_loader
         finally:
             state.hydra = outer
-        if config_dir is not None:
+        if self.own_folder is not None:
             search_path = loader.get_search_path()
-            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
+            path, before_schema = f"file://{self.own_folder}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=before_schema)  # as Hydra itself does
             loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
         self.loader = loader

@@ -109,19 +109,19 @@ def command_line(verb: str, argv: Sequence[str], environ: Mapping[str, str], *, 
     """Compose and check the options of a command that runs on this machine. argv: without the program's name. opens:
     whether train and evaluate go on to open the images, of which they then list all. Raises ConfigError with every
     mistake."""
-    line, typed, jobs = _read(verb, argv)
+    line, typed, jobs, in_files = _read(verb, argv)
     for job in () if line.only_prints else jobs:
         check_config.check_job(job, environ, verb, line.typed, is_multirun=typed.is_multirun, opens=opens)
-    return _accepted(verb, line, typed, jobs)
+    return _accepted(verb, line, typed, jobs, in_files)
 
 
 def job_elsewhere(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Compose and check the options of a training that SLURM will run on other machines, whose GPUs, cores, disks and
     interfaces are unknown here. Raises ConfigError with every mistake."""
-    line, typed, jobs = _read("train", argv)
+    line, typed, jobs, in_files = _read("train", argv)
     for job in jobs:
         check_config.check_job_elsewhere(job, environ, line.typed, is_multirun=typed.is_multirun)
-    return _accepted("train", line, typed, jobs)
+    return _accepted("train", line, typed, jobs, in_files)
 
 
 def composed(verb: str, argv: Sequence[str]) -> Request:
@@ -145,23 +145,23 @@ def read_single_process(
     return request, values, found + validate_group(verb, values[verb], verb)
 
 
-def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed]]:
-    """Return (the words, the options, the jobs) of a command line."""
+def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed], list[Mistake]]:
+    """Return (the words, the options, the jobs, the mistakes in the files of --config-dir) of a command line."""
     with hold_signals():
         commands.register(verb)  # even for --help, which composes the config
     line = words.read(verb, argv)
     if line.is_answered:
-        return line, Typed([], [], [""], False, []), []
+        return line, Typed([], [], [""], False, []), [], []
     files = Files(verb, line.flags.config_name or verb, line.flags.config_dir)
     typed = options.read(verb, line, files)
     of_paths = {key for mistake in typed.mistakes if mistake.typed for key in mistake.keys}
     meant = {option for each in (*line.mistakes, *typed.mistakes) for fix in each.fixes[:1] for option in fix.options}
-    return line, typed, compose(verb, files, typed, line.left_out | of_paths, meant)
+    return line, typed, *compose(verb, files, typed, line.left_out | of_paths, meant)
 
 
-def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed]) -> Request:
-    """Return the request if it has no mistake. Raises RefusedError with all mistakes: those of words and options, and
-    those of the jobs."""
+def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], in_files: Sequence[Mistake]) -> Request:
+    """Return the request if it has no mistake. Raises RefusedError with all mistakes: those of words and options, those
+    in files, and those of the jobs."""
     request = Request(
         verb,
         argv=words.argv,
@@ -177,7 +177,7 @@ def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed]) -
     for number, job in enumerate(jobs):
         for mistake in dict.fromkeys(job.mistakes):
             jobs_of.setdefault(mistake, []).append(number)
-    found = [*words.mistakes, *typed.mistakes]
+    found = [*words.mistakes, *typed.mistakes, *in_files]
     found += [_with_jobs(mistake, numbers, request.names) for mistake, numbers in jobs_of.items()]
     if found:
         nulls = {key_of(word) for word in words.typed if word.endswith("=null")}
