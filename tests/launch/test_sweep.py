@@ -12,6 +12,7 @@ import yaml
 from conftest import PROBES, SMALL, Run
 from helpers.train_runs import probe, seen, start, summary, wait_for
 
+from imagenet_ddp.distributed.launchers.slurm import array_tasks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.launch.stored_sweep import expand_resume
 
@@ -71,6 +72,30 @@ def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
 
 def array(task: str) -> dict[str, str]:
     return {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task}
+
+
+def array_of(*numbers: int) -> dict[str, str]:
+    """MIN, MAX, STEP and COUNT of the tasks of the array in which task 2 runs."""
+    words = (f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "STEP", "COUNT"))
+    return array("2") | dict(zip(words, map(str, numbers), strict=False))
+
+
+def test_the_tasks_of_an_array() -> None:
+    assert array_tasks(array_of(1, 2, 1, 2)) == range(1, 3)
+    assert array_tasks(array_of(0, 3, 2, 2)) == range(0, 4, 2)
+    assert array_tasks(array_of(0, 3)) == range(4)
+    assert array_tasks(array_of(1, 9, 1, 2)) is None  # a list such as 1,9
+    assert array_tasks(array("2")) is None and array_tasks({}) is None
+
+
+@pytest.mark.slow
+def test_an_array_says_which_jobs_it_does_not_train(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = ["-m", *SHORT, f"data.root={tree}", "seed=0,1,2", "hydra.sweep.dir=s", "trainer.max_steps=0"]
+    done = run("train", *options, **array_of(1, 2, 1, 2), code=0)
+    assert "has no task for 1 job of this sweep, which it does not train: 0 (seed=0)." in done.stderr
+    (tmp_path / "s/0").mkdir()
+    (tmp_path / "s/0/summary.json").write_text('{"finished": true, "epochs": 1}')
+    assert "has no task" not in run("train", *options, **array_of(1, 2, 1, 2), code=2).stderr  # job 2 is there
 
 
 LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")

@@ -1,5 +1,6 @@
 """scripts/*.sbatch and srun on a real SLURM: worlds, refusals, time limits, cancelled jobs, drained nodes."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,26 @@ def test_a_time_limit_of_two_minutes(cluster: Cluster, work: Path, tree: Path, s
     job = cluster.submit("--time=2", "--output=slurm-%j.log", "doctor.sbatch", cwd=work, env=cluster.forked)
     cluster.end(job)
     assert f"time limit    FAIL The time limit of SLURM job {job}{what}" in log(work, job)
+
+
+def test_the_corrected_command_of_a_job_submits_it(
+    cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]
+) -> None:
+    """In a job and in an array, as typed; a task too many is not sent to the last job."""
+    words = options(tree, "name='a b'", "seed=1,2")
+    said = lambda job: (work / f"slurm-{job}.log").read_text() if (work / f"slurm-{job}.log").exists() else ""  # noqa: E731
+    head, corrected = "Corrected command (with your other options of sbatch before the script):\n", list[str]()
+    for sbatch, array in {(): "", ("--array=2-6:4",): "--array=2-6:4 "}.items():
+        job = submit("train.sbatch", *words, sbatch=("--nodes=1", *sbatch))
+        cluster.until(lambda job=job: head in said(job))
+        line = log(work, job).partition(head)[2].splitlines()[0]
+        corrected = shlex.split(line)
+        assert line.startswith(f"sbatch {array}{SCRIPTS}/train.sbatch data=") and corrected[-3:] == [*words[-2:], "-m"]
+    env = {"DEVICES": "1", **cluster.forked}
+    job = cluster.submit(*NO_GPU, "--nodes=1", "--output=slurm-%j.log", *corrected[1:], cwd=work, env=env)
+    what = "SLURM_ARRAY_TASK_ID must be one of the 2 jobs of this sweep, got 6. Hint: use sbatch --array=0-1."
+    cluster.until(lambda: what in " ".join(said(job).split()))
+    assert "Corrected command" not in said(job)
 
 
 @pytest.mark.parametrize(("partition", "asked"), [("main", 0), ("grace", 1)])

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from imagenet_ddp.cli.parse import RefusedError, Request, command_line
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS, OF_RANKS
 from imagenet_ddp.config.section import without_other_choices
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -183,11 +185,13 @@ def show(error: ConfigError, verb: str, check: Check | None = None) -> None:
     check = check or (lambda argv: command_line(verb, argv, os.environ, opens=False))
     argv, missing = _corrected(sys.argv[1:], error.mistakes, check)
     if argv is not None:
-        others = f" (once {missing} exists)" if missing else ""
+        batch = slurm.sbatch_words(sys.argv[1:], os.environ)
+        others = " (with your other options of sbatch before the script)" if batch else ""
+        others += f" (once {missing} exists)" if missing else ""
         typed = [each.typed[0].partition("=")[0] for each in error.mistakes if each.typed]
         if verb == "train" and "experiment" not in map(key_of, argv) and any(term_of(name, verb) for name in typed):
             lines += ["", *console.wrap_text(OTHER_DEFAULTS, 80, indent="")]
-        lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv)]
+        lines += ["", f"Corrected command{others}:", overrides.shell_line(verb, argv, shlex.join(batch))]
     say_once("\n".join(lines))
 
 

@@ -111,9 +111,11 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
 
 
-def shell_line(verb: str, argv: list[str]) -> str:
-    """Return the command as typed, but without secrets, ready to paste into a shell."""
-    return as_typed(f"python -m imagenet_ddp.{verb} {shlex.join(map(without_secrets, argv))}".strip())
+def shell_line(verb: str, argv: list[str], program: str = "") -> str:
+    """Return the command as typed, but without secrets, ready to paste into a shell. program: what runs the command,
+    in place of Python."""
+    program = program or f"python -m imagenet_ddp.{verb}"
+    return as_typed(f"{program} {shlex.join(map(without_secrets, argv))}".strip())
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:

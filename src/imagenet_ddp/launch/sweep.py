@@ -26,7 +26,7 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import short_path
-from imagenet_ddp.system.text import count_noun, without_secrets
+from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
 
 IGNORED = ("hydra.run.dir", "hydra.sweep.subdir")  # the folder of a job is its number
 
@@ -73,6 +73,8 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
     store(request, sweep_dir)
+    if request.config.sweep.job == "auto":
+        _say_left_out(request.names, sweep_dir, environ)
     job = request.jobs[number]
     job.hydra.run.dir = str(sweep_dir / str(number))
     typed = _words_of_job(request, number, sweep_dir)
@@ -91,6 +93,25 @@ def _words_of_job(request: parse.Request, number: int, sweep_dir: Path) -> list[
     of_sweep = ("hydra.sweep.", "hydra.mode", "sweep.job")
     words = [word for word in request.jobs[number].words if not overrides.key_of(word).startswith(of_sweep)]
     return overrides.in_folder(words, "hydra.run.dir", sweep_dir / str(number))
+
+
+def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, str]) -> None:
+    """Say which jobs of the sweep no task of this job array trains, and no earlier one has. Each task says it, because
+    each has its own log; of its ranks, the first."""
+    tasks = slurm.array_tasks(environ)
+    if tasks is None or environ.get("SLURM_PROCID", "0") != "0":
+        return
+    left_out = [
+        f"{number} ({name or 'no options'})"
+        for number, name in enumerate(names)
+        if number not in tasks and folder.finished_epochs(sweep_dir / str(number)) is None
+    ]
+    if left_out:
+        print_message(
+            f"The job array has no task for {count_noun(len(left_out), 'job')} of this sweep, which it does not train: "
+            f"{shorten_list(left_out)}. Hint: for all {count_noun(len(names), 'job')}, use "
+            f"#SBATCH --array=0-{len(names) - 1}."
+        )
 
 
 def run(request: parse.Request, run_job: Callable[..., float | None]) -> float | None:

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
@@ -138,6 +138,17 @@ def array_task(environ: Mapping[str, str]) -> str | None:
     return environ["SLURM_ARRAY_TASK_ID"] if array_name(environ) else None
 
 
+def array_tasks(environ: Mapping[str, str]) -> range | None:
+    """Return the numbers of the tasks of this process's job array; None outside one, or if they do not have equal
+    distances, of which SLURM does not tell the numbers."""
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "STEP", "COUNT")]
+    if array_name(environ) is None or not all(environ.get(name, "").isdecimal() for name in (names[0], names[1])):
+        return None
+    first, last, step, count = (_number(environ, name, 1) for name in names)
+    tasks = range(first, last + 1, max(step, 1))
+    return tasks if names[3] not in environ or len(tasks) == count else None
+
+
 def array_name(environ: Mapping[str, str]) -> str | None:
     """Return JOB_TASK, the name of a job array's task in SLURM's commands; None outside a job array."""
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
@@ -156,6 +167,20 @@ def expand_counts(text: str) -> tuple[int, ...]:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
     return tuple(counts)
+
+
+def sbatch_words(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return sbatch and the script of this job, which passes its options on to this command; [] if no such script was
+    submitted. argv: the options of this command."""
+    if "SLURM_JOB_ID" not in environ:
+        return []
+    submitted, passed_on = _show_job(_own_job(environ))[0].get("Command", ""), " ".join(["", *argv])
+    if not submitted.startswith("/") or not submitted.endswith(passed_on):
+        return []
+    tasks = array_tasks(environ)
+    step = f":{tasks.step}" if tasks and tasks.step > 1 else ""
+    numbers = f"{tasks[0]}-{tasks[-1]}{step}" if tasks else "NUMBERS"
+    return ["sbatch", *([f"--array={numbers}"] if array_name(environ) else []), submitted.removesuffix(passed_on)]
 
 
 def short_time_limit(environ: Mapping[str, str]) -> Mistake | None:
@@ -243,7 +268,8 @@ def _show_job(job: str) -> tuple[dict[str, str], str | None]:
     shown = _scontrol("show", "job", job, "--oneliner")
     if shown.returncode:
         return {}, shown.stderr.strip() or "scontrol does not answer"
-    return dict(re.findall(r"(\S+?)=(\S*)", shown.stdout)), None
+    command = re.findall(r"(Command)=(.*?) WorkDir=", shown.stdout)  # has spaces
+    return dict([*re.findall(r"(\S+?)=(\S*)", shown.stdout), *command]), None
 
 
 def node_address(name: str) -> str | None:
