@@ -1,10 +1,12 @@
 """The real command: what it prints, writes and refuses."""
 
 import csv
+import json
+import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import SMALL, Run
 from helpers.fake_runs import make_run
 from helpers.terminal import screen
 from matplotlib.image import imread
@@ -145,3 +147,29 @@ def test_foreign_files_are_not_replaced(run: Run, tmp_path: Path):
     done = run("report", "s", code=0)
     assert "did not write them: report.md, report.csv, report_curves.png. Hint: set out=FOLDER." in done.stdout
     assert (folder / "report.md").read_text() == "my notes"
+
+
+@pytest.mark.slow
+def test_a_run_whose_images_have_changed_is_evaluated_again(run: Run, tree: Path, tmp_path: Path):
+    """Labels are corrected, or photographs are added or removed, after a report: the next one is of what is there. A
+    page of images that are gone is that of the last evaluation."""
+    shutil.copytree(tree / "train", tmp_path / "pets")
+    run("train", *SMALL, "data.root=pets", "hydra.run.dir=r", "trainer.max_epochs=1", code=0)
+    first = run("report", "r", code=0)
+    counted = json.loads((tmp_path / "r/evaluation/evaluation.json").read_text())["num_val_images"]
+    with (tmp_path / "r/evaluation/predictions.csv").open(newline="") as file:
+        moved = tmp_path / next(csv.DictReader(file))["path"]
+    other = "dog" if moved.parent.name != "dog" else "owl"
+    moved.rename(tmp_path / "pets" / other / "moved.jpg")
+
+    again = run("report", "r", code=0)
+    assert "whose images have changed since its evaluation" in again.stdout + again.stderr
+    assert "is no longer" not in again.stdout + again.stderr
+    with (tmp_path / "r/evaluation/predictions.csv").open(newline="") as file:
+        labels = {row["path"]: row["label"] for row in csv.DictReader(file)}
+    assert labels[f"pets/{other}/moved.jpg"] == other and len(labels) == counted
+    assert "Evaluating" in first.stdout + first.stderr and (tmp_path / "r/report.html").is_file()
+    assert "Evaluating" not in run("report", "r", code=0).stderr
+
+    (tmp_path / "pets").rename(tmp_path / "gone")
+    assert "Evaluating" not in run("report", "r", code=0).stderr

@@ -52,6 +52,7 @@ class Page:
     summary: list[str]  # lines to print
     files: dict[str, bytes]
     is_incomplete: bool = False  # because an evaluation failed
+    have_changed: bool = False  # the images, since they were evaluated
 
 
 def make_page(
@@ -60,8 +61,12 @@ def make_page(
     """Return the page of a run or an evaluation; None if the folder is neither. out, near_copies: as for build."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
+        make = partial(build, name, run, out=out, maps=maps, delimiter=delimiter, near_copies=near_copies)
         found, missing, failed = predictions.of_run(run)
-        page = build(name, run, found, missing, out=out, maps=maps, delimiter=delimiter, near_copies=near_copies)
+        page = make(found, missing)
+        if page.have_changed and not failed:  # such as by prepare=relabel
+            found, missing, failed = predictions.of_run(run, have_changed=True)
+            page = make(found, missing)
         return replace(page, is_incomplete=failed)
     is_evaluation = (folder / "evaluation.json").is_file()
     if not is_evaluation:
@@ -162,7 +167,8 @@ def build(
         place = 1 if run.state == "finished" else 0
         context["findings"][place:place] = [(training, "curves" if context["curves"] else "")]
     lines += [f"{words}: `{line}`" for words, line in steps]
-    return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files})
+    have_changed = "pictures" in context and context["pictures"].have_changed
+    return Page([line for line in lines if line], {PAGE: render(TEMPLATE, context), **files}, have_changed=have_changed)
 
 
 def _what_a_check_adds(run: Run) -> str:

@@ -44,6 +44,11 @@ class Pictures:
     maps: dict[int, str] = field(default_factory=dict)
     reason: str = ""  # why there are no pictures
     reason_maps: str = ""  # why there are no class activation maps
+    have_changed: bool = False  # the images, since they were evaluated
+
+
+class ImagesChangedError(ConfigError):
+    """Images are no longer those that were evaluated: some were moved, removed or added."""
 
 
 def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
@@ -56,7 +61,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
         uris = map_concurrently(lambda row: thumbnail(images, int(found.index[row])), wanted)
         pictures.thumbnails = {row: uri for row, uri in zip(wanted, uris, strict=True) if uri is not None}
     except (ConfigError, RunError, OSError) as error:  # RunError: a shard of streamed data cannot be fetched
-        pictures.reason = first_line(error)
+        pictures.reason, pictures.have_changed = first_line(error), isinstance(error, ImagesChangedError)
         return pictures
     if for_maps:
         try:
@@ -79,7 +84,7 @@ def _open(found: Predictions) -> Images:
             or index >= len(images)
             or as_in_tables(images.path(index)) not in (path, f"{started_in}/{path}")
         ):
-            raise ConfigError(
+            raise ImagesChangedError(
                 f"the data must be that of the evaluation in {found.folder}, but image {index} is no longer {path}. "
                 f"Hint: run `rm -r {shlex.quote(str(found.folder))}`, then run report again to evaluate the run."
             )

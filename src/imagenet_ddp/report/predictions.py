@@ -229,15 +229,16 @@ def _options(checkpoint: Path, folder: Path) -> list[str]:
     return [quoted(f"checkpoint={checkpoint}"), quoted(f"hydra.run.dir={folder}")]
 
 
-def _evaluate(run: Run, checkpoint: Path, folder: Path) -> str:
-    """Evaluate a checkpoint in a process of its own. Return the reason if that failed, else ""."""
+def _evaluate(run: Run, checkpoint: Path, folder: Path, why: str) -> str:
+    """Evaluate a checkpoint in a process of its own. why: what is said of it. Return the reason if that failed, else
+    ""."""
     draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
     if draft.is_symlink():
         draft.unlink()
     reason = ""
     if not _is_current(draft / "evaluation.json", checkpoint):  # else a user typed the line that a refusal printed
         shutil.rmtree(draft, ignore_errors=True)
-        words, number = f"Evaluating {checkpoint}, which has no predictions yet", run.summary.get("num_val_images")
+        words, number = f"Evaluating {checkpoint}, {why}", run.summary.get("num_val_images")
         words += f", on {count_noun(number, 'image')}" if number else ""
         if number and run.images_per_s:
             words += f" ({duration(max(number / run.images_per_s, 1))} at the speed of its training)"
@@ -255,19 +256,21 @@ def _evaluate(run: Run, checkpoint: Path, folder: Path) -> str:
     return ""
 
 
-def of_run(run: Run) -> tuple[Predictions | None, str, bool]:
-    """Return (predictions of a run's best checkpoint, "", False). If they are missing or older than the checkpoint, run
-    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason, whether it
-    is a failure). Of several labels per image, evaluate writes no predictions."""
+def of_run(run: Run, *, have_changed: bool = False) -> tuple[Predictions | None, str, bool]:
+    """Return (predictions of a run's best checkpoint, "", False). If they are missing or older than the checkpoint, or
+    if its images have changed since (have_changed), run evaluate in a separate process. If that is impossible, return
+    (the older predictions or None, the reason, whether it is a failure). Of several labels per image, evaluate writes
+    no predictions."""
     checkpoint, folder, reason = CheckpointStore.of_run(run.folder).best, run.folder / EVALUATION, ""
     file = folder / "evaluation.json"
-    if not _is_current(file, checkpoint):
+    why = "whose images have changed since its evaluation" if have_changed else "which has no predictions yet"
+    if have_changed or not _is_current(file, checkpoint):
         if run.state == "running":
             return None, "The run is still training, so it has not been evaluated image by image yet.", False
         try:
             with lock_or_wait(run.folder / f".{EVALUATION}.lock"):
-                if not _is_current(file, checkpoint):  # another report may have evaluated it in the meantime
-                    reason = _evaluate(run, checkpoint, folder)
+                if have_changed or not _is_current(file, checkpoint):  # else another report has evaluated it meanwhile
+                    reason = _evaluate(run, checkpoint, folder, why)
         except OSError as error:
             reason = f"The best checkpoint could not be evaluated ({error.strerror or error})."
     if not file.is_file():
