@@ -114,7 +114,9 @@ def test_an_image_outside_the_classes_is_named_and_can_get_one(
             (photos / name).rename(folder / name)
     Image.open(folder / "zebra" / "01.jpg").rotate(90).save(folder / "new 1.jpg")
     html = page_of(photos, monkeypatch)
-    said = "1 image lies outside the class folders and is not used: new 1.jpg; move it into the folder of its class."
+    said = (
+        "1 image lies outside the class folders and is not used: new 1.jpg; to use it, move it into the folder of its"
+    )
     assert said in words_of(html)
     (part,) = re.findall(r'<section id="outside">.*?</section>', html, re.DOTALL)
     assert re.findall('<option value="([^"]*)"', part) == ["", "Äpfel", "zebra", "remove"]
@@ -137,8 +139,8 @@ def test_a_copy_outside_the_classes_is_to_be_removed(photos: Path, monkeypatch: 
     shutil.copyfile(photos / "zebra" / "01.jpg", photos / "again.jpg")
     Image.open(photos / "zebra" / "02.jpg").rotate(90).save(photos / "new.jpg")
     html = page_of(photos, monkeypatch)
-    said = "2 images lie outside the class folders and are not used: new.jpg; move it into the folder of its class; 1 "
-    assert said + "has the content of an image in a class folder, so remove it." in words_of(html)
+    said = "2 images lie outside the class folders and are not used: new.jpg; to use it, move it into the folder of its"
+    assert said + " class; 1 has the content of an image in a class folder, so remove it." in words_of(html)
     (part,) = re.findall(r'<section id="outside">.*?</section>', html, re.DOTALL)
     assert re.findall('<option value="([^"]*)" selected', part) == ["remove"] and "data-proposed" in part
     assert "the same file as photos/zebra/01.jpg" in re.sub("<[^>]*>", "", part)

@@ -152,8 +152,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
     assert describe_left_out(found.left_out, found.loose) == (
-        "9 files were left out: 1 outside the class folders (loose.jpg; move it into the folder of its class), "
-        "2 hidden, 1 linking to folders, 5 of other types (.txt, .csv, .xml, none)"
+        "9 files were left out: 1 outside the class folders (loose.jpg; to use it, move it into the folder of its "
+        "class), 2 hidden, 1 linking to folders, 5 of other types (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
 
@@ -166,7 +166,7 @@ def test_of_many_images_outside_the_classes_some_are_named(tmp_path: Path, monke
     assert (found.left_out["beside"], len(found.loose)) == (6, 4) and list(found.loose) == sorted(found.loose)
     said = describe_left_out(found.left_out, found.loose)
     assert name_loose(["a\nHint: `x`.jpg"], 1).startswith(r"a\nHint: `x`.jpg; "), "it ends the line of the message"
-    assert f"6 outside the class folders ({', '.join(found.loose[:3])}, ...; move them into the folders of" in said
+    assert f"6 outside the class folders ({', '.join(found.loose[:3])}, ...; to use them, move them" in said
 
 
 def test_heic_files_beside_images_are_counted_with_a_way_to_use_them():

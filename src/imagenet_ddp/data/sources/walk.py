@@ -282,5 +282,6 @@ def describe_left_out(left_out: Counter[str], loose: Sequence[str] = ()) -> str:
 
 def name_loose(loose: Sequence[str], number: int) -> str:
     """Return the first names of images outside the class folders, and what to do with these. number: of all."""
-    what = "it into the folder of its class" if number == 1 else "them into the folders of their classes"
-    return f"{', '.join([*map(printable, loose[:3]), *['...'] * (number > 3)])}; move {what}"
+    them, to = ("it", "folder of its class") if number == 1 else ("them", "folders of their classes")
+    names = ", ".join([*map(printable, loose[:3]), *["..."] * (number > 3)])
+    return f"{names}; to use {them}, move {them} into the {to}"
