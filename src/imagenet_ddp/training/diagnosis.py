@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 from lightning.pytorch.utilities.memory import is_oom_error
 
-from imagenet_ddp.errors import ConfigError, RunError, own_place, silent_end
+from imagenet_ddp.errors import LIBRARY, ConfigError, RunError, own_place, place_of, silent_end
 from imagenet_ddp.launch.plan import Plan
 from imagenet_ddp.models.lightning_module import STEP_RETURNS
 from imagenet_ddp.system.console import Say
@@ -87,6 +87,23 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
             raise RunError(f"Lightning rejects what training_step returned: {reason}. Hint: {STEP_RETURNS}.") from error
         text = f"Lightning rejects {what}: {reason}." + ("" if "hint:" in reason.lower() else f" Hint: {hint}.")
         raise (RunError if begun() else ConfigError)(text) from error
+
+
+@contextmanager
+def trying_own_step(begun: Callable[[], bool]) -> Generator[None]:
+    """Turn an error that a training_step of the user's own raises in its first step into a RunError that says what it
+    gets. begun: returns whether a step has been trained."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if begun() or not any(each.name == "training_step" and not LIBRARY.match(each.filename) for each in frames):
+            raise
+        raise RunError(
+            f"the first training step failed: {type(error).__name__}: {first_line(error).rstrip('.')} "
+            f'({place_of(error)}). Hint: correct that place: batch is a dict of "image", "target" and further values, '
+            "see docs/library.md."
+        ) from error
 
 
 @contextmanager

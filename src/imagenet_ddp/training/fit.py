@@ -80,6 +80,7 @@ def _end_explained(job: Job, plan: Plan, world: World, parts: build.Run, log: Lo
             diagnosis.explained(plan),
             diagnosis.refusing(lambda: train_log.begun),
             diagnosis.restoring(job.checkpoint, lambda: train_log.updated),
+            diagnosis.trying_own_step(lambda: train_log.begun),
             diagnosis.first_failure(lambda: train_log.failure, log.say),
         ):
             yield
