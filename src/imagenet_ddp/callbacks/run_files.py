@@ -24,7 +24,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.task import task_of
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
-from imagenet_ddp.system.files import atomic_write, csv_bytes
+from imagenet_ddp.system.files import atomic_write, csv_bytes, write_in
 from imagenet_ddp.system.table_files import of_text_cell, table_bytes
 from imagenet_ddp.system.text import first_line
 
@@ -125,8 +125,7 @@ class History(L.Callback):
         columns = list(dict.fromkeys([*self._columns(trainer), *(name for row in self.rows for name in row)]))
         content = csv_bytes(columns, [[row.get(name) for name in columns] for row in self.rows])
         with disk_errors_as_run_error(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.path, content, sync=True)
+            write_in(self.path.parent, lambda: atomic_write(self.path, content, sync=True))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.curves and self.rows and trainer.is_global_zero:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from imagenet_ddp.config.schema.run import CommonConfig
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_path, sync_folder
+from imagenet_ddp.system.files import atomic_path, sync_folder, write_in
 from imagenet_ddp.system.process import finish_before_exit
 
 
@@ -104,14 +104,17 @@ def wait_until_written(trainer: Trainer) -> None:
 def write_checkpoint(checkpoint: dict[str, Any], target: Path) -> None:
     """Write a checkpoint whose tensors are in CPU memory. The file is replaced once the new one is whole, so that its
     hard links keep their content. Raises RunError if it cannot be written."""
-    with disk_errors_as_run_error(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
         # All drafts of this file have the same name, so the next one overwrites a draft that a killed process left.
         with atomic_path(target, target.with_name(f".{target.name}.tmp")) as draft, draft.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
         sync_folder(target.parent)
+
+    with disk_errors_as_run_error(target):
+        write_in(target.parent, write)
 
 
 def _rename(source: Path, target: Path) -> None:

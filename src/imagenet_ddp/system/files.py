@@ -49,6 +49,18 @@ def atomic_write(path: Path, content: str | bytes, *, sync: bool = False) -> Non
         sync_folder(path.parent)
 
 
+def write_in(folder: Path, write: Callable[[], None]) -> None:
+    """Call a function that writes a file into a folder, which is made if it is missing. If somebody removes the folder
+    during the write, it is made again, for as often as such a removal may collide with it."""
+    for tries_left in (2, 1, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return write()
+        except FileNotFoundError:
+            if not tries_left:
+                raise
+
+
 def open_to_append(path: Path) -> IO[str]:
     """Open a file to append text, which need not be valid UTF-8, but not through a link: a run folder of somebody else
     could lead to any file of this user. Raises OSError."""
