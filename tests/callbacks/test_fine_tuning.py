@@ -190,11 +190,13 @@ def test_the_best_net_of_a_fine_tuning_is_calibrated(run: Run, seven_class_weigh
     options += [f"trainer.devices={devices}", "trainer.max_epochs=1", "loss.label_smoothing=0.5"]
     later = ["callbacks.checkpoint.monitor=val/loss", "callbacks.checkpoint.mode=max", "optim.lr=0.3"]
     for name, words, of in (
-        ("start", ["trainer.max_epochs=0"], "90 training images, each held out in one of the folds"),
+        ("start", ["trainer.max_epochs=0"], "90 training images, each held out in one of five folds"),
         ("later", later, "90 validation images"),
     ):
         done = " ".join(run("train", *options, *words, f"hydra.run.dir={name}", code=0).stdout.split())
-        said = re.search(rf"best.ckpt are multiplied by (\S+), .* on {of} \(loss (\S+) to (\S+)\)", done)
+        said = re.search(
+            rf"best.ckpt is calibrated: its logits are multiplied by (\S+), .* by {of} \(loss (\S+) to (\S+)\)", done
+        )
         assert said, done
         factor, before, after = map(float, said.groups())
         last, best = (

@@ -39,6 +39,6 @@ def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: st
     write_checkpoint(stored, best)
     losses = f"{format_loss(before)} to {format_loss(after)}"
     return (
-        f"The logits of {best.name} are multiplied by {factor:.2f}, so that its probabilities agree with how often it "
-        f"is right on {images} (loss {losses}). The classes that it answers stay the same."
+        f"{best.name} is calibrated: its logits are multiplied by {factor:.2f}, so that its probabilities agree with "
+        f"how often it is right, by {images} (loss {losses}). The predicted classes stay the same."
     )

@@ -69,7 +69,10 @@ def _calibrate(best: Path, net: nn.Module, head: str, splits: Sequence[Columns],
     _, features, targets = splits[-1]
     layer = cast("nn.Linear", net.get_submodule(head))
     if start is not None:
-        logits, images = start.held_out_logits(layer.out_features), "training images, each held out in one of the folds"
+        logits, images = (
+            start.held_out_logits(layer.out_features),
+            "training images, each held out in one of five folds",
+        )
     else:
         logits, images = layer.cpu()(features) if len(splits) == 2 else None, "validation images"
     try:
