@@ -99,6 +99,11 @@ class Mistake:
     missing: str = ""
 
     @property
+    def is_of_value(self) -> bool:
+        """Whether it is in the form of must_be: the value of one key is not allowed, whatever else is set."""
+        return len(self.keys) == 1 and self.what.startswith(f"{self.keys[0]} must be ") and ", got " in self.what
+
+    @property
     def is_corrected(self) -> bool:
         """Whether the first fix corrects the command line."""
         return bool(self.fixes) and self.fixes[0].is_complete

@@ -1,12 +1,14 @@
-"""Leave out mistakes that only follow from another: from the default in place of a wrong choice, or from a key that has
-no value because it was misspelt."""
+"""Leave out mistakes that only follow from another: from the default in place of a wrong choice, from a value that is
+not allowed, or from a key that has no value because it was misspelt."""
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.config.schema import keys
-from imagenet_ddp.config.section import OF_ENTRIES
+from imagenet_ddp.config.section import OF_ENTRIES, leaves
 from imagenet_ddp.mistakes import Mistake, key_of
 
 
@@ -39,6 +41,28 @@ def independent(
         return key not in declared and group is not None and group.is_group
 
     return [each for each in found if each in alone or any(map(is_unknown, each.keys)) or not depends(each)]
+
+
+def of_values(found: Sequence[Mistake], config: DictConfig) -> list[Mistake]:
+    """Return the mistakes without those that name a key whose value is not allowed, or one that has its value from that
+    key. If nothing reads the key, it is to be left out, whatever its value. config: with its interpolations."""
+    wrong = {each.keys[0]: each for each in reversed(found) if each.is_of_value}  # key -> the first
+    for key in {*wrong}:
+        if out := next((each for each in found if any(key in fix.without for fix in each.fixes)), None):
+            wrong[key] = out
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    of_key = {f"${{{key}}}": mistake for key, mistake in wrong.items()}
+    wrong |= {
+        path: of_key[value] for path, value in leaves(plain).items() if isinstance(value, str) and value in of_key
+    }
+    kept = [each for each in found if all(wrong[key] == each for key in each.keys if key in wrong)]
+    return [_leaving(wrong.keys() & each.keys, each) for each in kept]
+
+
+def _leaving(keys: Set[str], mistake: Mistake) -> Mistake:
+    """Return the mistake without the fixes that would keep the wrong value of a key, if one leaves it out."""
+    fixes = tuple(fix for fix in mistake.fixes if keys & {*fix.without})
+    return replace(mistake, fixes=fixes or mistake.fixes)
 
 
 def of_given_keys(found: Sequence[Mistake], typed: Sequence[str]) -> list[Mistake]:

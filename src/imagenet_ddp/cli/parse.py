@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import check_config, options, words
 from imagenet_ddp.cli.compose import Composed, compose
-from imagenet_ddp.cli.consequences import of_given_keys
+from imagenet_ddp.cli.consequences import of_given_keys, of_values
 from imagenet_ddp.cli.options import Files, Option, Typed
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config.schema import commands
@@ -142,7 +142,7 @@ def read_single_process(
     if values is None or any(f"{verb}.name" in mistake.keys for mistake in found):  # a required choice is missing
         raise ConfigError(found)
     assert isinstance(values, cls)
-    return request, values, found + validate_group(verb, values[verb], verb)
+    return request, values, of_values(found + validate_group(verb, values[verb], verb), request.config)
 
 
 def _read(verb: str, argv: Sequence[str]) -> tuple[Words, Typed, list[Composed], list[Mistake]]:
@@ -175,7 +175,7 @@ def _accepted(verb: str, words: Words, typed: Typed, jobs: Sequence[Composed], i
     )
     jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):
-        for mistake in dict.fromkeys(job.mistakes):
+        for mistake in dict.fromkeys(of_values(job.mistakes, job.config)):
             jobs_of.setdefault(mistake, []).append(number)
     found = [*words.mistakes, *typed.mistakes, *in_files]
     found += [_with_jobs(mistake, numbers, request.names) for mistake, numbers in jobs_of.items()]

@@ -192,10 +192,12 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             fixes = Fix(options, is_example=not all(each.is_sure for each in failed)), without(path)
             if _is_off(declared[path], shown(values[path])):
                 fixes = (without_effect(path),)
+            # as typed, because a refused value is the default in config
+            said = [f"{path}={shown(values[path])}", *(word.lstrip("+") for word in typed if key_of(word) == path)][-1]
             found.append(
                 Mistake(
-                    f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and "
-                    f"{key} is {shown(values[key])}",
+                    f"{said} has no effect, because it is read only if {failed[0].words}, and {key} is "
+                    f"{shown(values[key])}",
                     (path, *(name for each in failed for name in each.keys)),
                     fixes,
                 )
