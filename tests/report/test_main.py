@@ -120,6 +120,13 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     assert run("report").returncode == 2
 
 
+def test_a_folder_with_a_space_that_was_typed_without_quotes_is_one_mistake(run: Run, tmp_path: Path):
+    (tmp_path / "my run").mkdir()
+    done = run("report", "my", "run", code=2)
+    assert "my run has a space, and must be in quotes" in done.stderr and "1 mistake" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("imagenet_ddp.report 'my run'")
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [("s/0/report.html", ["s/0"]), ("old_test", []), ("old_sweep", ["old_sweeps"]), ("s/0", None)],

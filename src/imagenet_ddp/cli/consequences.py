@@ -67,7 +67,14 @@ def _leaving(keys: Set[str], mistake: Mistake) -> Mistake:
 
 def of_given_keys(found: Sequence[Mistake], typed: Sequence[str]) -> list[Mistake]:
     """Return the mistakes without those in keys that another's correction sets, in place of a misspelt key or a word
-    that is no option: their value is not the one that was meant. typed: the options as typed."""
+    that is no option: their value is not the one that was meant. A correction that is itself refused, such as words
+    joined to one path, is left out for what corrects that. typed: the options as typed."""
+    refused: dict[tuple[str, ...], Mistake] = {each.typed: each for each in found if len(each.typed) == 1}
+    for first in [each for each in found if each.typed and each.fixes and each.fixes[0].options in refused]:
+        second = refused[first.fixes[0].options]
+        if second is not first:
+            whole = replace(second, typed=first.typed)
+            found = [whole if each is second else each for each in found if each is not first]
     renaming = [
         each for each in found if each.fixes and each.fixes[0].options and (each.fixes[0].without or each.typed)
     ]

@@ -24,9 +24,10 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli.explain_words import SEARCH_INSTEAD, SWEPT, has_several_values, not_readable
+from imagenet_ddp.cli.explain_words import QUOTES, SEARCH_INSTEAD, SWEPT, has_several_values, not_readable
 from imagenet_ddp.cli.words import Words
 from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.paths import is_path
 from imagenet_ddp.config.schema import keys
 from imagenet_ddp.config.schema.keys import Key, declared
 from imagenet_ddp.mistakes import Mistake, key_of, without_effect
@@ -242,6 +243,11 @@ class OptionReader:
         known = self.keys.get(key)
         return known is not None and known.type is str and known.allowed is None
 
+    def _is_only_path(self, key: str, word: str) -> bool:
+        """Return whether a path, which may not exist, has characters that Hydra cannot read: decisions (1).csv."""
+        value = word.partition("=")[2]
+        return is_path(key, value) and value.translate(QUOTES) == value and not self.can_read(word)
+
     def _with_home(self, word: str) -> str:
         """Expand ~ at the start of a path, which the shell does not do after =."""
         name, _, value = word.partition("=")
@@ -259,7 +265,7 @@ class OptionReader:
             return None
         if not is_text and ("." in key or not ((known is not None and known.is_group) or self.files.names(key))):
             return None
-        if self._may_be_path(key) and value != "null" and exists(value):
+        if self._may_be_path(key) and value != "null" and (exists(value) or self._is_only_path(key, word)):
             return [value]
         words = [each.strip() for each in value.split(",")] if "," in value else [value]
         splits = sweeps and "\\" not in value  # an escape, as in a\,b, is for Hydra to read

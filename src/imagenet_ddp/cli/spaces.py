@@ -29,9 +29,8 @@ def without_spaces(verb: str, words: Sequence[str]) -> tuple[list[str], list[Mis
             joined = text.replace(" ", "")
             what, fix = f"{' '.join(typed)} must have no spaces, or be in quotes", setting(joined)
         elif typed := path_with_spaces(verb, rest, words):
-            joined = " ".join(typed)
-            what = f"{joined} has a space, and must be in quotes"
-            fix = Fix((joined,), said=f"type {shlex.quote(joined)}")
+            what, fix = in_quotes(typed).what, in_quotes(typed).fixes[0]
+            joined = fix.options[0]
         else:
             kept.append(rest.pop(0))
             continue
@@ -39,6 +38,13 @@ def without_spaces(verb: str, words: Sequence[str]) -> tuple[list[str], list[Mis
         kept.append(joined)
         found.append(Mistake(what, (key_of(joined),), (fix,), typed=tuple(typed)))
     return kept, found
+
+
+def in_quotes(words: Sequence[str]) -> Mistake:
+    """Return the mistake of words that are one path."""
+    joined = " ".join(words)
+    fix = Fix((joined,), said=f"type {shlex.quote(joined)}")
+    return Mistake(f"{joined} has a space, and must be in quotes", (key_of(joined),), (fix,), typed=tuple(words))
 
 
 def _is_key(verb: str, word: str) -> bool:
@@ -86,14 +92,25 @@ def _is_closed(text: str) -> bool:
 def path_with_spaces(verb: str, words: Sequence[str], line: Sequence[str]) -> list[str]:
     """Return the leading words PATH or KEY=PATH, WORD, ... that are one path, or the name of the run; [] if the first
     is whole. line: all words KEY=VALUE of the command."""
+    if whole := of_one_path(words):
+        return whole
     key, _, value = words[0].rpartition("=")
-    more = [*itertools.takewhile(lambda word: "=" not in word, words[1:])]
-    for count in range(len(more), 0, -1):
-        if exists(" ".join([value, *more[:count]])):
-            return [*words[: 1 + count]]
-    more = [*_of_one_text(verb, key, more, line)]
+    more = [*_of_one_text(verb, key, _without_key(words[1:]), line)]
     is_open = bool(more) and (key == "name" or (is_path(key, " ".join([value, *more])) and not exists(value)))
     return [words[0], *more] if is_open else []
+
+
+def of_one_path(words: Sequence[str]) -> list[str]:
+    """Return the leading words PATH or KEY=PATH, WORD, ... that are one path which exists; [] if there are none."""
+    more = _without_key(words[1:])
+    for count in range(len(more), 0, -1):
+        if exists(" ".join([words[0].rpartition("=")[2], *more[:count]])):
+            return [*words[: 1 + count]]
+    return []
+
+
+def _without_key(words: Sequence[str]) -> list[str]:
+    return [*itertools.takewhile(lambda word: "=" not in word, words)]
 
 
 def _of_one_text(verb: str, key: str, words: Sequence[str], line: Sequence[str]) -> Iterator[str]:

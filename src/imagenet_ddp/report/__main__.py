@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagenet_ddp.cli import command
+from imagenet_ddp.cli import command, spaces
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.mistakes import Mistake, did_you_mean, must_be, setting
 from imagenet_ddp.report import comparison
@@ -90,7 +90,13 @@ def read(argv: Sequence[str]) -> Options:
     Raises ConfigError with every mistake."""
     typed: dict[str, str] = {}
     named, mistakes = dict[Path, Path](), list[Mistake]()  # resolved -> folder, because one net is not two
-    for word in argv:
+    rest = [*argv]
+    while rest:
+        if words := spaces.of_one_path(rest):
+            mistakes.append(spaces.in_quotes(words))
+            del rest[: len(words)]
+            continue
+        word = rest.pop(0)
         key, equals, value = word.partition("=")
         path = Path(value if key == "checkpoint" and equals else word)  # as the other commands name a run folder
         if path.is_dir():
