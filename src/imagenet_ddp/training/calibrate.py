@@ -15,6 +15,7 @@ from imagenet_ddp.models.calibration import MIN_IMAGES, calibrating_factor
 from imagenet_ddp.runs.checkpoint_io import write_checkpoint
 from imagenet_ddp.system.text import format_loss
 
+MOST = 10.0  # factor, or its inverse; a net that needs more says little, or has diverged
 LEAST_GAIN = 0.01  # share of the loss, for which the file is changed
 
 
@@ -31,6 +32,8 @@ def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: st
     if len(targets) < MIN_IMAGES or {tensor.dtype for tensor in tensors.values()} != {torch.float32}:
         return ""
     factor = calibrating_factor(logits, targets)
+    if not 1 / MOST < factor < MOST:
+        return ""
     before, after = (float(F.cross_entropy(each, targets)) for each in (logits, factor * logits))
     if after > (1 - LEAST_GAIN) * before:
         return ""
