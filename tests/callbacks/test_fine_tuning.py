@@ -135,6 +135,7 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     summary = json.loads((tmp_path / "whole/summary.json").read_text())
     assert (summary["best/val/top1"], summary["best_epoch"]) == (top1[0], 0)
     assert f"{start}{100 * top1[-1]:.2f} % at the end" in whole.stdout
+    assert "is worse than that of a guess; set optim.lr to less than 3, or leave it out" in whole.stdout
     best = tmp_path / "whole/checkpoints/best.ckpt"
     evaluated = run("evaluate", f"checkpoint={best}", "hydra.run.dir=e")
     assert f"top-1 {100 * top1[0]:.2f} %" in evaluated.stdout, evaluated.stdout + evaluated.stderr

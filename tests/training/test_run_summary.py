@@ -103,7 +103,7 @@ def test_a_training_that_improved_nothing_says_so(
     log.best.value, log.best.epoch = 61 / 64, best_epoch
     job: Any = SimpleNamespace(config=plan_of(*folder).config)
     parts: Any = SimpleNamespace(
-        train_log=log, module=SimpleNamespace(task=SimpleNamespace(score=score), val_counts=(64, 64))
+        train_log=log, module=SimpleNamespace(task=SimpleNamespace(score=score, guess_loss=1.1), val_counts=(64, 64))
     )
     lines = run_summary._no_gain_lines(job, parts)
     start = "Training did not improve on its start, so the best net is that of epoch 0 (before the first step): val "

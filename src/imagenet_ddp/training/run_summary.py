@@ -177,7 +177,10 @@ def _no_gain_lines(job: Job, parts: Run) -> list[str]:
     images = f" (a difference of {count_noun(round((best - last) * number), 'image')} of {number:,})"
     longer = "budget_min" if job.config["budget_min"] else "trainer.max_epochs"
     hint = f"more photographs or more time ({longer}) may help"
-    if best == 1 and score == TOP1:
+    if (loss := log.scores.get("val/loss", 0)) > parts.module.task.guess_loss:
+        lower = f"set optim.lr to less than {job.config.optim.lr:g}, or leave it out for that of the recipe"
+        hint = f"a val loss of {format_loss(loss)} is worse than that of a guess; {lower}"
+    elif best == 1 and score == TOP1:
         hint = "where all validation images are right, more of them are needed to show a better net"
     return [
         f"Training did not improve on its start, so the best net is that of epoch 0 ({log.start}): val {score.title} "
