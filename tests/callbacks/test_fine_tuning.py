@@ -30,6 +30,7 @@ from imagenet_ddp.models.head import compute_features
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.system import console
 from imagenet_ddp.training import known_images
+from imagenet_ddp.training.calibrate import calibrate
 
 
 @pytest.mark.parametrize(
@@ -213,6 +214,18 @@ def test_the_best_net_of_a_fine_tuning_is_calibrated(run: Run, seven_class_weigh
         assert evaluation["val/top1"] == summary["val/top1"] and after < before
         if name == "later":
             assert (before, after) == pytest.approx((summary["val/loss"], evaluation["val/loss"]), rel=0.01)
+
+
+@pytest.mark.parametrize(("dtype", "is_changed"), [("float32", True), ("float64", True), ("bfloat16", False)])
+def test_weights_that_a_factor_would_round_are_not_calibrated(tmp_path: Path, dtype: str, is_changed: bool):
+    """Those of trainer.precision=bf16-true: the classes might change."""
+    weight = torch.eye(2, dtype=getattr(torch, dtype))
+    torch.save({"state_dict": {"net.head.weight": weight}}, best := tmp_path / "best.ckpt")
+    targets = torch.arange(60) % 2
+    said = calibrate(best, "head", F.one_hot(targets).float(), targets, "60 images")
+    found = torch.load(best, weights_only=True)["state_dict"]["net.head.weight"]
+    assert found.dtype == weight.dtype
+    assert (bool(said), not torch.equal(found, weight)) == (is_changed, is_changed), said
 
 
 def test_a_stopped_pass_does_not_begin_with_the_next_split(monkeypatch: pytest.MonkeyPatch):
