@@ -180,6 +180,8 @@ def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     assert to_mend.rstrip().endswith("experiment=own_photos.")
     assert "All 50 images can be read." in good and "Each of the 2 classes has 25 images." in good
     assert "No file is an exact copy of another." in good
+    shutil.copyfile(photos / "zebra" / "01.jpg", photos / "again.jpg")
+    assert "No file in a class folder is an exact copy of another." in words_of(page_of(photos, monkeypatch))
 
 
 def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyPatch):

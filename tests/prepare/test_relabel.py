@@ -531,7 +531,7 @@ INBOX = (*FOLDER, "unlabelled=inbox")
 @pytest.fixture
 def inbox() -> dict[str, str]:
     """Images without labels; their paths, and those of the pets, with what they contain."""
-    for name in (*NAMES, "a.jpg", "b.jpg"):
+    for name in (*NAMES, "a.jpg", "b.jpg", "dog/3.jpg"):
         path = Path("inbox", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(ascii(str(path)), encoding="utf-8")
@@ -557,6 +557,7 @@ def test_unlabelled_images_get_a_class(
         (f"{folder}/caf\udce9.jpg", "", "dog", "dog"),
         ("b.jpg", "", "dog", "remove"),
         (f"{folder}/2.jpg", "", "chat", ""),
+        (f"{folder}/dog/3.jpg", "", "chat", "dog"),  # not moved to dog/dog
         (f"{train}/chat/1.jpg", "chat", "dog", "été"),
     )
     moves = {
@@ -565,6 +566,7 @@ def test_unlabelled_images_get_a_class(
         "inbox/a.jpg": f"{train}/dog/a.jpg",
         "inbox/caf\udce9.jpg": f"{train}/dog/caf\udce9-inbox.jpg",
         "inbox/b.jpg": "removed/b.jpg",
+        "inbox/dog/3.jpg": f"{train}/dog/3.jpg",
         f"{train}/chat/1.jpg": f"{train}/été/1-chat.jpg",
     }
     for _ in range(2):
@@ -573,12 +575,12 @@ def test_unlabelled_images_get_a_class(
         assert after == {moves.get(path, path): text for path, text in inbox.items()}
     printed = capsys.readouterr().out
     assert (
-        "4 images moved into the class folders: dog 3, été 1; 1 image moved to removed; 1 label changed: chat to été 1."
+        "5 images moved into the class folders: dog 4, été 1; 1 image moved to removed; 1 label changed: chat to été 1."
         in printed
     )
-    assert "Nothing is left to do; 6 decisions carried out before (" in printed
+    assert "Nothing is left to do; 7 decisions carried out before (" in printed
     prepare(*options, "undo=true")
-    assert "5 images moved back; 1 label changed back." in capsys.readouterr().out
+    assert "6 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()
 
 

@@ -162,6 +162,10 @@ def test_the_accuracy_decides_which_net_to_keep_else_the_classes_or_the_loss(
             low, high = paired_interval(*(each * share * more for each in (95, spoiled, mended, 0)))
             assert (not low <= 0 <= high) == decides
     assert judge([], [], is_same=True).title == "Keep either net"
+    names = [name for name in ("old", "new") if name in title] or ["old", "new"]
+    assert verdict.names[verdict.used] in names, "the lines that follow use the net to keep"
+    if len(names) == 2 and mended != spoiled:
+        assert verdict.used == int(mended > spoiled), "of two that may be kept, the one that is right more often"
     known = " for the classes that both know"
     if is_open:
         titles = judge(["pig"], []).title, judge([], ["pig"]).title, judge(["pig"], ["cow"]).title

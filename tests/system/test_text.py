@@ -40,6 +40,7 @@ def test_names_stand_where_people_look_for_them():
     names = ["zebra", "Wolf", "Élan", "eel", "øre", "Owl", "class 10", "class 2", "Ärger", "apple"]
     assert text.class_list(names, 20) == "apple, Ärger, class 2, class 10, eel, Élan, øre, Owl, Wolf, zebra"
     assert text.class_list(names) == "apple, Ärger, class 2, class 10, eel and 5 more"
+    assert text.class_list(names[4:]).endswith(", øre, Owl") and "more" not in text.class_list(names[4:])
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class FolderLabels(Labels):
         for images, index, label, own, home in wanted:
             path, name = Path(images.path(index)), Path(images.name(index))
             old, *rest = name.parts if own else (images.folder.resolve().name, *name.parts)
+            if not own and rest[1:] and one_form(rest[0]) == label:  # its folder there has the name of the class, too
+                rest = rest[1:]
             if home not in names:
                 names[home] = {one_form(name): name for name in reversed(class_folders(home))}
             target = home / names[home].get(label, label) / Path(*rest)

@@ -219,8 +219,10 @@ def _next_steps(
     nets: Sequence[Predictions], verdict: Verdict, more_images: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return what can be done next, as (words, line to type)."""
-    kept = nets[1 if verdict.kept is None else verdict.kept]
+    kept = nets[verdict.used]
     steps = classify(net_options(kept), kept.checkpoint if kept.is_own else None)
+    if verdict.kept is None and not verdict.is_same:
+        steps = [(f"{words}, here with {verdict.names[verdict.used]}", line) for words, line in steps]
     if verdict.counts[3] and (run := run_of(kept)):
         line = shell_line("report", [str(short_path(run.folder))])
         steps.append(("If a label is wrong, correct it below its picture, on the page that this makes", line))

@@ -79,6 +79,13 @@ class Verdict:
             return None
         return int(change.mean() < 0)
 
+    @cached_property
+    def used(self) -> int:
+        """Return the position of the net to use: the one to keep or, of two that may be kept, the one that is right
+        more often, else the one with the lower loss, else the second."""
+        ranks = [(int(right.sum()), -float(loss.sum())) for right, loss in zip(self.right, self.losses, strict=True)]
+        return int(ranks[1] >= ranks[0]) if self.kept is None else self.kept
+
     @property
     def title(self) -> str:
         which = "either net" if self.kept is None else self.names[self.kept]

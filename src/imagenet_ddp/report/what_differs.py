@@ -56,14 +56,15 @@ def _facts(evaluated: dict[str, Any], run: Run | None) -> dict[str, str]:
     }
     if run is not None:
         number = run.summary.get("num_train_images")
-        at_start = f" ({run.summary.get('start') or START})" if run.best_epoch == 0 else ""
+        best = f", the best after {run.best_epoch}" if run.best_epoch not in (None, run.epochs) else ""
+        best = f" ({run.summary.get('start') or START})" if run.best_epoch == 0 else best
         facts |= {
             "Weights at the start": run.options.get("model.weights") or "random",
             "Recipe": run.summary.get("experiment") or ("none" if run.summary else None),
             "Images": run.options.get("data.root"),
             "Training images": None if number is None else f"{number:,}",
             "Classes": run.summary.get("num_classes"),
-            "Epochs": f"{run.epochs}{at_start}",
+            "Epochs": f"{run.epochs}{best}",
             "Seed": run.options.get("seed"),
         }
     return {name: printable(str(text)) for name, text in facts.items() if text is not None}

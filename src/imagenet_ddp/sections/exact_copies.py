@@ -58,7 +58,8 @@ def exact_copies(checked: Checked) -> Section:
         findings.append(Finding(text, Urgency.LATER, "exact_copies"))
     if not copies:
         but = f", but for {count_noun(len(rows), 'file')} that you have decided to keep" if rows else ""
-        finding = Finding(f"No file is an exact copy of another{but}.", Urgency.GOOD)
+        which = "No file in a class folder" if checked.copies_outside else "No file"
+        finding = Finding(f"{which} is an exact copy of another{but}.", Urgency.GOOD)
         return Section("exact_copies", "", findings=[finding], files=files)
     pairs = sorted(copies, key=lambda copy: _kind(copy.where))[:NUM_PAIRS]
     number_of = {file.place: number for number, files in enumerate(listed) for file in files}

@@ -53,7 +53,8 @@ def duration(seconds: float) -> str:
 
 
 def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
-    """Return a list as text, shortened: "a, b, c, d, e and 1,200 more"."""
+    """Return a list as text, shortened: "a, b, c, d, e and 1,200 more". In place of "and 1 more" stands that one."""
+    at_most += len(names) == at_most + 1
     more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 
