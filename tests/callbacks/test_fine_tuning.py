@@ -229,6 +229,8 @@ def test_weights_that_a_factor_would_round_are_not_calibrated(tmp_path: Path, dt
     found = torch.load(best, weights_only=True)["state_dict"]["net.head.weight"]
     assert found.dtype == weight.dtype
     assert (bool(said), not torch.equal(found, weight)) == (is_changed, is_changed), said
+    torch.save({"state_dict": {"net.head.parametrizations.weight.original1": weight, "net.head.bias": weight}}, best)
+    assert not calibrate(best, "head", F.one_hot(targets).float(), targets, "60 images"), "the bias alone"
 
 
 def test_a_stopped_pass_does_not_begin_with_the_next_split(monkeypatch: pytest.MonkeyPatch):

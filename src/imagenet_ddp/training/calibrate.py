@@ -21,7 +21,7 @@ LEAST_GAIN = 0.01  # share of the loss, for which the file is changed
 
 def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: str) -> str:
     """Scale the last layer of a checkpoint, and replace the file. Return a sentence, "" if nothing is changed, as of
-    weights in bf16 or fp16, which the factor would round. Raises RunError if the file cannot be written.
+    weights in bf16 or fp16, which the factor would round, or of those that are computed from others. Raises RunError if the file cannot be written.
 
     head: name of the last layer in the net, which is linear. logits: of held-out images, float (N, C). targets: int64
     (N,). images: what they are, such as "96 validation images".
@@ -29,7 +29,7 @@ def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: st
     stored = torch.load(best, "cpu", weights_only=True)
     layers = {name: stored["state_dict"].get(f"net.{head}.{name}") for name in ("weight", "bias")}
     tensors = {name: tensor for name, tensor in layers.items() if tensor is not None}
-    is_exact = bool(tensors) and all(each.dtype in (torch.float32, torch.float64) for each in tensors.values())
+    is_exact = "weight" in tensors and all(each.dtype in (torch.float32, torch.float64) for each in tensors.values())
     if len(targets) < MIN_IMAGES or not is_exact:
         return ""
     factor = calibrating_factor(logits, targets)

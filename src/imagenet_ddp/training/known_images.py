@@ -78,7 +78,7 @@ def _calibrate(best: Path, net: nn.Module, head: str, splits: Sequence[Columns],
     try:
         return "" if logits is None else calibrate(best, head, logits, targets, f"{len(targets):,} {images}")
     except RunError as error:
-        return str(error)
+        return f"{best.name} is not calibrated. {error}"
 
 
 def _load(parts: Run, checkpoint: Path) -> tuple[int | None, str]:
