@@ -1,5 +1,6 @@
 """`from imagenet_ddp import load` gives what the command predict gives."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 import imagenet_ddp
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.folder import lock
 
 
 def test_a_run_folder_is_loaded_for_predictions(trained: Path, tree: Path, tmp_path: Path):
@@ -42,6 +44,21 @@ def test_an_opened_photograph_is_read_as_its_file(trained: Path, tree: Path, tmp
     for mode in ("P", "1", "HSV", "YCbCr", "RGBA"):
         assert model.predict(photo.convert(mode))[0].label, mode
     assert model.predict(Image.new("F", (40, 40), 0.5))[0].label
+
+
+def test_a_training_that_goes_on_is_said_to(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, new = tmp_path / "run", tmp_path / "new"
+    shutil.copytree(trained.parents[1], run)
+    new.mkdir()
+    imagenet_ddp.load(run)
+    assert "has not ended" not in capsys.readouterr().err
+    with lock(run), lock(new):
+        imagenet_ddp.load(run)
+        assert f"The training in {run} has not ended: these are its weights so far." in capsys.readouterr().err
+        with pytest.raises(
+            ConfigError, match=r"checkpoint must be a run that has saved .* has just begun\. Hint: wait"
+        ):
+            imagenet_ddp.load(new)
 
 
 def test_what_cannot_be_loaded_is_one_error(tmp_path: Path):

@@ -23,6 +23,8 @@ from imagenet_ddp.models.weights.facts import Facts, larger_imagenet
 from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
 from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.text import class_list
 
 if TYPE_CHECKING:
@@ -83,7 +85,12 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         what = f"{of}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]
         counted = (stored.get("num_counted") or [None])[0]
-        return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs, num_val_images=counted)
+        run = CheckpointStore.run_dir_of(path)
+        going_on = f"The training in {run} has not ended: these are its weights so far."
+        notes = (going_on,) if run is not None and is_locked(run) else ()
+        return TrainedModel(
+            str(path), what, weights, *names, contents, is_best, notes=notes, epochs=epochs, num_val_images=counted
+        )
     return _of_weights(config, find_other(config.model, path))
 
 

@@ -13,6 +13,7 @@ from imagenet_ddp.config.section import OF_ENTRIES
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.mistakes import Fix, Mistake, example, meant, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.files import below, beside, describe_path
 from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import near_names, shorten_list
@@ -189,6 +190,9 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistak
         files = [*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt"))]
         usual = [file for file in files if file.name == ("last.ckpt" if key == "resume" else "best.ckpt")]
         near = usual[:1] or files or runs
+        if not near and is_locked(path):
+            what = f"{key} must be a run that has saved a checkpoint, but that in {describe_path(path)} has just begun"
+            return [Mistake(what, (key,), hint="wait until its first epoch has ended")]
     elif found := beside(path, _has_checkpoint):
         near = [found]
     elif value.startswith("~"):  # no shell expands ~ after "resume="

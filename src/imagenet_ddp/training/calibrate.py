@@ -21,7 +21,8 @@ LEAST_GAIN = 0.01  # share of the loss, for which the file is changed
 
 def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: str) -> str:
     """Scale the last layer of a checkpoint, and replace the file. Return a sentence, "" if nothing is changed, as of
-    weights in bf16 or fp16, which the factor would round, or of those that are computed from others. Raises RunError if the file cannot be written.
+    weights in bf16 or fp16, which the factor would round, or of those that are computed from others (weight_norm).
+    Raises RunError if the file cannot be written.
 
     head: name of the last layer in the net, which is linear. logits: of held-out images, float (N, C). targets: int64
     (N,). images: what they are, such as "96 validation images".
