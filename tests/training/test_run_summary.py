@@ -11,10 +11,13 @@ from helpers.plans import plan_of
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.train_log import TrainLog
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.figures import FIGURES_OF
 from imagenet_ddp.training import run_summary
 from imagenet_ddp.training.run_summary import batch_norm_lines
-from imagenet_ddp.training.start_report import from_scratch_lines, mirrored_class_lines
+from imagenet_ddp.training.start_report import far_rate_lines, from_scratch_lines, mirrored_class_lines
+
+UNTRAINED = ("model.weights=null", "model.head=new", "model.batch_norm=train", "model.freeze=null", "budget_min=null")
 
 
 @pytest.fixture
@@ -36,6 +39,21 @@ def test_few_photographs_without_weights_are_told_of_finetuning(
 ) -> None:
     lines = from_scratch_lines(plan_of(*folder, *typed).config, num_images)
     assert [line.endswith("Hint: set experiment=own_photos.") for line in lines] == [True] * is_said
+
+
+@pytest.mark.parametrize("typed", ["experiment=finetune optim.lr=0.1", "optim=lion optim.lr=0.1 optim.scaling=none"])
+def test_a_rate_of_sgd_beside_adamw_is_said_before_the_training(typed: str, folder: list[str]) -> None:
+    words = [*folder, *typed.split(), *UNTRAINED]
+    (line,) = far_rate_lines(plan_of(*words))
+    assert " times that of conf/optim/" in line
+    assert not far_rate_lines(plan_of(*words, line.removesuffix(".").split()[-1])), "the hint mends it"
+
+
+@pytest.mark.parametrize("kind", ["experiment", "optim"])
+def test_no_file_of_values_has_a_rate_that_is_far_from_the_usual_one(kind: str, folder: list[str]) -> None:
+    for file in (conf_dir() / kind).glob("*.yaml"):
+        plan = plan_of(f"{kind}={file.stem}", *folder, *UNTRAINED, "model.library=torchvision", "data.batch_size=256")
+        assert not far_rate_lines(plan), file.stem
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,23 @@ import lightning.pytorch as L
 import torch
 from torch import nn
 
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.losses import LossConfig, NamedLoss
+from imagenet_ddp.config.schema.optimizers import OptimConfig
 from imagenet_ddp.config.schema.schedules import Warmed
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.launch.plan import Config, Plan
 from imagenet_ddp.launch.world import World
 from imagenet_ddp.models.losses import weights_by_class
-from imagenet_ddp.models.lr_schedules import scaling_rule
+from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import nvidia_gpus
-from imagenet_ddp.system.files import where
+from imagenet_ddp.system.files import read_mapping, where
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
+FAR_RATE = 30  # SGD's usual rate is 100 times that of AdamW
 CLASSES_ON_SCREEN = 5
 
 
@@ -70,6 +73,7 @@ def _recipe_lines(plan: Plan, data: ImageDataModule) -> list[str]:
         f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
         if scaling_rule(optim) != "none"
         else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
+        *far_rate_lines(plan),
         *(_warmup_lines(plan) if plan.warmup_epochs.value else []),
     ]
 
@@ -190,6 +194,22 @@ def large_batch_lines(plan: Plan, num_images: int) -> list[str]:
     return [
         f"An epoch has {count_noun(num_images, 'image')}, and so one update, of all of them; the learning rate is that "
         f"for {plan.global_batch_size:,}. Hint: set data.batch_size={wanted}, for about ten updates per epoch."
+    ]
+
+
+def far_rate_lines(plan: Plan) -> list[str]:
+    """Return a line if the learning rate is far above that of the optimizer's file of values for the same batch, such
+    as one of SGD beside AdamW."""
+    optim, file = plan.config.optim, conf_dir() / f"optim/{plan.config.optim.name}.yaml"
+    if optim.target or not file.is_file():
+        return []
+    usual = scaled_lr(OptimConfig.of(**read_mapping(file)), plan.global_batch_size)
+    times = plan.learning_rate.value / usual
+    if times < FAR_RATE:
+        return []
+    return [
+        f"A learning rate of {plan.learning_rate.value:g} is {times:,.0f} times that of conf/optim/{file.name} for "
+        f"this batch, so the training may diverge. Hint: set optim.lr={optim.lr / times:.2g}."
     ]
 
 
