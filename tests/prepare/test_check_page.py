@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -184,9 +185,8 @@ def test_good_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     assert "No file in a class folder is an exact copy of another." in words_of(page_of(photos, monkeypatch))
 
 
-def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
-    """The pass gets the options of the data and the model; its features become the accuracy to expect and the map."""
-    commands = list[list[str]]()
+def pass_over_images(commands: list[list[str]], vectors_of: Callable[[list[str], np.ndarray], np.ndarray]) -> Any:
+    """Return a stand-in for subprocess.run that writes features. vectors_of: (paths, targets) -> float (N, D)."""
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
@@ -195,16 +195,22 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
         assert source.train is not None and source.val is not None
         splits = (source.train, source.val)
         targets = np.concatenate([each.targets for each in splits])
-        vectors = np.random.default_rng(0).normal(size=(len(targets), 8)).astype(np.float32)
-        vectors[np.arange(len(targets)), targets] += 6
         index = np.concatenate([np.arange(len(each)) for each in splits])
         paths = [each.path(number) for each in splits for number in range(len(each))]
         is_val = np.arange(len(targets)) >= len(source.train)
-        found = Features(vectors, targets, is_val, index, index.astype(np.uint64), paths, source.classes,
-                         source.labels, [], "a net", "digest")  # fmt: skip
+        vectors = np.random.default_rng(0).normal(size=(len(targets), 8)) + vectors_of(paths, targets)
+        found = Features(vectors.astype(np.float32), targets, is_val, index, index.astype(np.uint64), paths,
+                         source.classes, source.labels, [], "a net", "digest")  # fmt: skip
         write_features(Path(command[-1].removeprefix("out=")), found)
         return subprocess.CompletedProcess(command, 0)
 
+    return run
+
+
+def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    """The pass gets the options of the data and the model; its features become the accuracy to expect and the map."""
+    commands = list[list[str]]()
+    run = pass_over_images(commands, lambda _, targets: 6 * np.eye(8)[targets])
     monkeypatch.setattr(subprocess, "run", run)
     html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
     assert commands[0][2:-1] == [
@@ -225,6 +231,33 @@ def test_what_a_net_sees_of_the_images(photos: Path, monkeypatch: pytest.MonkeyP
     (photos / "empty").mkdir()
     html = page_of(photos, monkeypatch, "model.weights=DEFAULT")
     assert "First deal with number 1 of what to mend, above. Then, to train on these images: " in words_of(html)
+
+
+def test_groups_that_are_typed_are_kept_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Where the images show the patient and not the class, a net is right about a patient it knows, and about no other.
+    The line to train keeps the groups."""
+    monkeypatch.chdir(tmp_path)
+    rows = ["path,group\n"]
+    for patient in range(8):
+        for number in range(6):
+            path = tmp_path / "photos" / ("ill" if patient % 2 else "healthy") / f"{patient}_{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            noise = np.random.default_rng([patient, number]).integers(0, 255, (64, 64, 3), np.uint8)
+            Image.fromarray(noise).save(path)
+            rows.append(f"{path.parent.name}/{path.name},{patient}\n")
+    Path("patients.csv").write_text("".join(rows), encoding="utf-8")
+    run = pass_over_images([], lambda paths, _: 9 * np.eye(8)[[int(Path(path).name[0]) for path in paths]])
+    monkeypatch.setattr(subprocess, "run", run)
+    shares = list[float]()
+    for more in ([], ["data.groups=patients.csv"]):
+        text = words_of(page_of(tmp_path / "photos", monkeypatch, "model.weights=DEFAULT", *more))
+        said = re.search(r"Expected accuracy on new images like these: ([\d.]+) %", capsys.readouterr().out)
+        assert said is not None
+        shares.append(float(said[1]))
+        assert ("data.groups=patients.csv hydra.run.dir=" in text) == bool(more)
+    assert shares[0] > 95 > 60 > shares[1]
 
 
 def rows_of(folder: Path, name: str) -> list[dict[str, str]]:

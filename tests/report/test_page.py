@@ -233,6 +233,9 @@ BEFORE = ", on what the net gave before its training"
      ({}, {"top1": 0.95, "net": {**NET, "data.image_size": 64}}, ["66.7 %", "95.0 %"]),
      ({"best_epoch": 0, "start": "regression"}, {"top1": 1.0, "num_images": 5},
       [f"{OWN}.", "5 of 5 (57 to 100 %): a check, on all 5 images, each"]),
+     ({"best_epoch": 0, "start": "regression"}, {"data.groups": "patients.csv"},
+      [f"{OWN}.", f"{CHECKED}, with images of one group (data.groups) on both sides."]),
+     ({"best_epoch": 0, "start": "regression"}, {"data.groups": "checked/near_copies.csv"}, [f"{CHECKED}.", f"{OWN}."]),
      ({}, {"top1": "0.9"}, [])],
 )  # fmt: skip
 def test_the_accuracies_to_expect_are_in_one_order(
@@ -247,7 +250,7 @@ def test_the_accuracies_to_expect_are_in_one_order(
     probabilities = np.where(is_first[:, None], [0.9, 0.1], [0.1, 0.9])
     paths = [f"v/{row}.jpg" for row in range(30)]
     found = read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"], paths=paths))
-    options = {"data.name": "imagefolder", "data.root": "photos", **NET}
+    options = {"data.name": "imagefolder", "data.root": "photos", **NET, "data.groups": check.get("data.groups")}
     epochs = {"trainer.max_epochs": 0} if summary else {}
     run = read_run(make_run(tmp_path / "run", options | epochs, **summary))
     assert run is not None

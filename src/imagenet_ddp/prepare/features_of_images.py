@@ -23,6 +23,8 @@ from imagenet_ddp.curation.features import CHECK, OF_NET, Features, find_pass, r
 from imagenet_ddp.curation.near_copies import COLUMNS, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.groups import first_of_each, read_groups
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
 from imagenet_ddp.prepare.options import Plan
@@ -54,13 +56,15 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     near = find_near_copies(features, checked.images, exact)
     _leave(NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)), features)
     options = leaves(to_plain(plan.config))
-    left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}}
+    typed = str(Path(file).absolute()) if (file := options.get("data.groups")) else None
+    left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}, "groups": typed}
     _leave(CHECK, json.dumps(left).encode(), features)
-    is_split = plan.config.data.share is not None and len(near.leaked(features)) > 0
+    # the groups that were typed, such as patients, stay those of the line to train
+    is_split = typed is None and plan.config.data.share is not None and len(near.leaked(features)) > 0
     groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
     checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)
     num_classes = len(features.classes)
-    groups = near.group_of_each(len(features), exact)
+    groups = near.group_of_each(len(features), np.concatenate([exact, _typed_groups(features, checked.images, typed)]))
     if reason := why_no_estimate(features.targets, num_classes, groups):
         return replace(checked, why_unseen=reason)
     targets, folds = features.targets, fold_of_each(features.targets, groups=groups)
@@ -70,6 +74,21 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     _leave(CHECK, json.dumps({**left, **whole.plain}).encode(), features)
     curve = learning_curve(axes, targets, num_classes, folds, whole, groups=groups)
     return replace(checked, probabilities=probabilities, curve=curve)
+
+
+def _typed_groups(features: Features, images: Mapping[str, Images], file: str | None) -> np.ndarray:
+    """Return the pairs of rows of images that data.groups puts together, int64 (P, 2)."""
+    number_of = {
+        split: first_of_each(len(each), read_groups(file, each, whole=False))
+        for split, each in images.items()
+        if isinstance(each, FileImages)
+    }
+    pairs, first = list[tuple[int, int]](), dict[tuple[str, int], int]()
+    for row in range(len(features)):
+        split, index = features.place(row)
+        if split in number_of:
+            pairs.append((row, first.setdefault((split, int(number_of[split][index])), row)))
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _leave(name: str, content: bytes, features: Features) -> None:

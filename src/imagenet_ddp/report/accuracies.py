@@ -2,6 +2,7 @@
 from regressions to all of the images."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.figures import START
@@ -9,6 +10,7 @@ from imagenet_ddp.config.section import leaves
 from imagenet_ddp.config.validators import integer, is_mapping, number
 from imagenet_ddp.curation.accuracies import Measured, in_order, of_folds, of_net
 from imagenet_ddp.curation.features import CHECK, OF_NET, find_pass
+from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.report.what_differs import run_of
@@ -33,6 +35,7 @@ def accuracies_of(found: Predictions, run: Run, check: Mapping[str, Any]) -> tup
     distance, folds = 0 if _is_regression(run) else 1, list[Measured]()
     if counted := _counted(check):
         but = _difference(check.get("net"), {**run.options, **leaves(read_config(found.folder))})
+        but += _without_groups(check, run.options.get("data.groups"), found.started_in)
         by = f"a check, on all {counted[1]:,} images"
         folds.append(of_folds(*counted, by, distance=2 if but else distance, but=but))
     if counted := _counted(run.summary.get("expected")):
@@ -66,6 +69,14 @@ def _difference(net: Any, options: Mapping[str, Any]) -> str:
     if net.get(_SIZE) != options.get(_SIZE):
         return f", at {net.get(_SIZE)} pixels, whereas this net was evaluated at {options.get(_SIZE)}"
     return ""
+
+
+def _without_groups(check: Mapping[str, Any], file: Any, started_in: Path) -> str:
+    """Return that a check has split groups which a run kept together (file, its data.groups), "" if it has not. The
+    near-copies that a check has found, it has kept together itself."""
+    if not file or str(started_in / str(file)) in (check.get("groups"), f"{check.get('folder')}/{NEAR_COPIES}"):
+        return ""
+    return ", with images of one group (data.groups) on both sides"
 
 
 def _meaning(own: Measured, folds: Measured) -> str:
