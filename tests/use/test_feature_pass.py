@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL, SMALL_ARGS, Run, write_images
+from PIL import Image
 from torch import Tensor, nn
 
 from imagenet_ddp.cli.other_command import REASON
@@ -85,7 +86,7 @@ def test_each_image_has_its_features_once_and_only_new_images_are_computed(
         assert word not in probed.stdout, "nothing of it was used"
     expected = json.loads((tmp_path / "p/summary.json").read_text())["expected"]
     assert expected["num_images"] == 9 and len(expected["top1_interval"]) == 2
-    assert "Written to p/known.npz" in probed.stdout
+    assert "Written to p/known.npz" in probed.stdout and "Always answering" not in probed.stdout
     used = run("predict", "checkpoint=p", f"images={data / 'val/cat/000.jpg'}", "top_k=1", code=0)
     assert used.stdout.startswith("path,class_1,probability_1,known,familiarity,error\n"), used.stderr
     reference = read_reference(tmp_path / "p/known.npz")
@@ -202,6 +203,35 @@ def test_features_in_half_precision_are_used_and_groups_are_held_out_together(
     again = run("train", *options[:-1], "model.weights=p", "model.head=regression", "trainer.max_epochs=0",
                 "hydra.run.dir=q", code=0)  # fmt: skip
     assert "Computing the features of" in again.stdout and "Nothing was trained" not in again.stdout, again.stdout
+
+
+@pytest.mark.slow(20)
+def test_of_uneven_classes_each_command_says_what_a_guess_reaches(run: Run, tmp_path: Path, seven_class_weights: Path):
+    """Where the images tell nothing, the accuracy is that of always answering the most frequent class."""
+    generator = np.random.default_rng(0)
+    for name, number in (("healthy", 45), ("ill", 5)):
+        for index in range(number):
+            path = tmp_path / "data" / name / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(generator.integers(0, 256, (32, 32, 3), np.uint8)).save(path)
+    options = [*NET, "data.root=data", "data.val_fraction=0.2", f"model.weights={seven_class_weights}"]
+    probe = ["train", *options, "model.head=regression", "trainer.max_epochs=0", "hydra.run.dir=p"]
+    of_guess = "Always answering healthy would be right for 90.0 %"
+    mean = rf"{of_guess}: judge by the mean accuracy of the classes \(balanced accuracy\), ([\d.]+) %, which is 50.0 % "
+    rough = "for such a guess. It is rough, because ill has "
+    for command, number in (
+        (["prepare", "prepare=check", *options, "out=c"], "5 images"),
+        (probe, "4 images"),
+        (["evaluate", "checkpoint=p", "metrics=[recall]", "hydra.run.dir=e"], "1 image"),
+        (["report", "p"], "1 image"),
+    ):
+        done = run(*command)
+        said = re.search(mean + re.escape(f"{rough}{number}."), done.stdout)
+        assert said is not None, done.stdout + done.stderr
+    assert f"{100 * json.loads((tmp_path / 'e/evaluation.json').read_text())['metrics']['recall']:.1f}" == said[1]
+    assert all(of_guess in (tmp_path / page).read_text() for page in ("c/check.html", "p/report.html"))
+    trained = run("train", *options, "trainer.max_epochs=1", "hydra.run.dir=t", code=0)
+    assert f"{of_guess}: look at the accuracy of each class, in the report." in trained.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,42 @@
 """Put the accuracies that were measured of a net into the order in which to believe them, in words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from imagenet_ddp.curation.interval import interval, interval_words
 from imagenet_ddp.system.text import count_noun, percent
 
 TITLE = "What accuracy to expect on new images like these (95 % interval), the most reliable first"
+UNEVEN = 0.6  # share of the most frequent class, from which on always answering it looks like a good net
+FEW = 20  # images of a class; the interval of so few is 30 points wide, and more
 
 
 def share_words(num_right: int, num_images: int, digits: int = 1) -> str:
     """Return an accuracy as text: one of 100 % as "20 of 20", because 100.0 % would look more exact than it is."""
     return f"{num_right:,} of {num_images:,}" if num_right == num_images else percent(num_right / num_images, digits)
+
+
+def uneven_sentence(targets: np.ndarray, is_right: np.ndarray | None, labels: Sequence[str]) -> str:
+    """Return what always answering the most frequent class would reach, beside the mean accuracy of the classes; "" if
+    no class has most of the images. targets: int64 (N,). is_right: bool (N,); None: not known of each image."""
+    counts = np.bincount(targets, minlength=len(labels))
+    there = np.flatnonzero(counts)  # classes
+    if len(there) < 2 or counts.max() <= UNEVEN * len(targets):
+        return ""
+    words = (
+        f"Always answering {labels[int(counts.argmax())]} would be right for {percent(counts.max() / len(targets), 1)}"
+    )
+    if is_right is None:
+        return f"{words}: look at the accuracy of each class, in the report."
+    mean = float((np.bincount(targets[is_right], minlength=len(labels))[there] / counts[there]).mean())
+    words += f": judge by the mean accuracy of the classes (balanced accuracy), {percent(mean, 1)}, which is "
+    words += f"{percent(1 / len(there), 1)} for such a guess."
+    least = int(there[counts[there].argmin()])
+    if (number := int(counts[least])) < FEW:
+        words += f" It is rough, because {labels[least]} has {count_noun(number, 'image')}."
+    return words
 
 
 class Measured(NamedTuple):

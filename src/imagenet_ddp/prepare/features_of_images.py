@@ -57,7 +57,8 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     _leave(NEAR_COPIES, table_bytes(COLUMNS, near.rows(features)), features)
     options = leaves(to_plain(plan.config))
     typed = str(Path(file).absolute()) if (file := options.get("data.groups")) else None
-    left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}, "groups": typed}
+    kept = [str((out / NEAR_COPIES).absolute()), *([typed] if typed else [])]  # files of images kept together
+    left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}, "groups": kept}
     _leave(CHECK, json.dumps(left).encode(), features)
     # the groups that were typed, such as patients, stay those of the line to train
     is_split = typed is None and plan.config.data.share is not None and len(near.leaked(features)) > 0

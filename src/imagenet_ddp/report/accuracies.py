@@ -10,7 +10,6 @@ from imagenet_ddp.config.section import leaves
 from imagenet_ddp.config.validators import integer, is_mapping, number
 from imagenet_ddp.curation.accuracies import Measured, in_order, of_folds, of_net
 from imagenet_ddp.curation.features import CHECK, OF_NET, find_pass
-from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import Run
 from imagenet_ddp.report.what_differs import run_of
@@ -72,9 +71,10 @@ def _difference(net: Any, options: Mapping[str, Any]) -> str:
 
 
 def _without_groups(check: Mapping[str, Any], file: Any, started_in: Path) -> str:
-    """Return that a check has split groups which a run kept together (file, its data.groups), "" if it has not. The
-    near-copies that a check has found, it has kept together itself."""
-    if not file or str(started_in / str(file)) in (check.get("groups"), f"{check.get('folder')}/{NEAR_COPIES}"):
+    """Return that a check has split groups which a run kept together, "" if it has not. file: data.groups of the run.
+    started_in: the folder of its path."""
+    kept = check.get("groups")
+    if not file or (isinstance(kept, list) and str(started_in / str(file)) in kept):
         return ""
     return ", with images of one group (data.groups) on both sides"
 

@@ -8,6 +8,7 @@ import numpy as np
 from imagenet_ddp.cli.overrides import quoted, shell_line
 from imagenet_ddp.cli.photograph_lines import untrained_sentence
 from imagenet_ddp.config.figures import START, UNLIKE
+from imagenet_ddp.curation.accuracies import FEW, uneven_sentence
 from imagenet_ddp.curation.interval import interval_words, without_words
 from imagenet_ddp.curation.wrong_labels import FILE_OF_REPORT
 from imagenet_ddp.report import error_analysis
@@ -18,7 +19,6 @@ from imagenet_ddp.runs.result_files import known_file
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun, percent
 
-FEW = 20  # images of a class; the interval of so few is 30 points wide, and more
 UNSURE = 0.2  # difference of the accuracy and the mean probability from which on a beginner should know of it
 
 
@@ -51,6 +51,8 @@ def sentences(
         f"{'' if is_ordered else expect}",
         "classes",
     )]  # fmt: skip
+    if uneven := uneven_sentence(found.target, found.is_right, found.labels):
+        said.append((uneven, "classes"))
     if found.is_known is not None and (number := int((~found.is_known).sum())):
         are = f"of {total:,} images is" if number == 1 else f"of {total:,} images are"
         words = _without(found, ~found.is_known)

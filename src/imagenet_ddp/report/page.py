@@ -13,7 +13,7 @@ import numpy as np
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.cli.photograph_lines import check_line
 from imagenet_ddp.config.section import leaves
-from imagenet_ddp.curation.accuracies import TITLE
+from imagenet_ddp.curation.accuracies import TITLE, uneven_sentence
 from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
 from imagenet_ddp.curation.wrong_labels import FILE_OF_REPORT
 from imagenet_ddp.pages.render import render, way_from
@@ -140,6 +140,7 @@ def build(
         context |= {"expected": expected, "meaning": meaning}
         lines += [f"{TITLE}:"] if expected else []
         lines += [*(f"{place}. {each}" for place, each in enumerate(expected, 1)), meaning]
+        lines += [uneven_sentence(found.target, found.is_right, found.labels)]
         if copies := near_copies_of(found, near_copies, check, delimiter):
             section, said = copies
             more["findings"][1:1] = [(text, section.name if section.title else "") for text in said]

@@ -19,7 +19,7 @@ from imagenet_ddp.cli.photograph_lines import check_line, train_line, untrained_
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.curation.accuracies import TITLE, in_order, of_folds, of_net
+from imagenet_ddp.curation.accuracies import TITLE, in_order, of_folds, of_net, uneven_sentence
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.launch import devices
@@ -96,6 +96,9 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str]) 
         if (number := parts.module.val_counts[0]) and score == TOP1:
             range_of = interval_words(round(best * number), number)
             lines[-1] += f" 95 % interval, from {count_noun(number, 'image')}: {range_of}."
+        targets = parts.data.val_images.targets
+        if score == TOP1 and (uneven := uneven_sentence(targets, None, parts.data.source.labels)):
+            lines[-1] += f" {uneven}"
         lines += _no_gain_lines(job, parts) or _no_time_lines(job, parts)
     lines += _other_best_lines(parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
@@ -147,13 +150,15 @@ def _end_lines(job: Job, parts: Run) -> list[str]:
 def _estimate_lines(parts: Run) -> list[str]:
     """Return what accuracy to expect of a net whose last layer alone is fitted, the most reliable first."""
     head = find_callback(parts.trainer, RegressionHead)
-    if head is None or head.estimate is None:
+    if head is None or head.estimate is None or head.columns is None:
         return []
     folds, best, number = head.estimate.regression, parts.train_log.best.value, parts.module.val_counts[0]
     found = [of_folds(folds.num_right, folds.num_images, f"all {folds.num_images:,} training images")]
     found += [of_net(round(best * number), number)] if best is not None and number else []
     said = [f"{place}. {each.sentence}" for place, each in enumerate(in_order(found), 1)]
-    return [f"{TITLE}:", *said, head.estimate.curve.sentence]
+    targets = head.columns[2].numpy()
+    uneven = uneven_sentence(targets, head.estimate.shares.argmax(1) == targets, parts.data.source.labels)
+    return [f"{TITLE}:", *said, *([uneven] if uneven else []), head.estimate.curve.sentence]
 
 
 def _other_best_lines(parts: Run) -> list[str]:

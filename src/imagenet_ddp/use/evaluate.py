@@ -12,6 +12,7 @@ from imagenet_ddp.config.figures import UNLIKE
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.evaluate import EvaluateConfig
 from imagenet_ddp.config.section import to_config
+from imagenet_ddp.curation.accuracies import uneven_sentence
 from imagenet_ddp.curation.unknown import Reference
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
@@ -86,6 +87,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
     if (predicted := collected.result) is not None:  # on rank 0
         num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
         threshold = None if reference is None else reference.threshold
+        targets = data.val_images.targets[predicted.index]
+        if uneven := uneven_sentence(targets, predicted.classes[:, 0] == targets, labels):
+            log.say(uneven)
         further |= further_results(predicted, data.val_images.targets, classes, metric_names, real_labels, threshold)
         if config.predictions == "csv":
             file = "predictions.csv"
