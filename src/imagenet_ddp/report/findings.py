@@ -91,7 +91,7 @@ def sentences(
             text += f". Of {num_decided:,}, you have decided that the label is right: look for wrong labels among the "
             text += "others."
         else:
-            text += ": look for wrong labels among them."
+            text += ": is its label right?" if num_wrong == 1 else ": look for wrong labels among them."
         said.append((text, "mistakes"))
     return said
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.config.figures import SURE
+from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.exported.formats.base import KEY, Function
 from imagenet_ddp.exported.formats.onnx import Onnx, halve_weights, open_session, with_metadata
@@ -72,14 +73,17 @@ output, *familiarity = session.run(None, {{"images": batch}})
         runtime = find_runtime()
         if runtime is None:
             raise RunError(f"{PACKAGE} must stay installed while the file is written, but is gone. Hint: try again.")
+        stated = json.loads(metadata)
+        top1, number = stated["top1"], stated["num_val_images"]
         context = {
             "key": KEY,
-            "metadata": (stated := json.loads(metadata)),
+            "metadata": stated,
             "question": question(stated["labels"]),
             "labels": class_list(stated["labels"], 12),
             "model": base64.b64encode(with_metadata(built, metadata).SerializeToString()).decode(),
             "runtime": runtime,
             "sure": SURE,
+            "expected": interval_words(top1 * number, number) if number and top1 is not None else "",
             "parts": {name: _packed(file) for name, file in runtime.files.items()},
         }
         path.write_bytes(render(_TEMPLATE, context))
