@@ -421,6 +421,17 @@ def test_a_word_with_a_meaning_of_its_own_is_no_part_of_a_path(verb: str, line: 
     assert not found.mistakes and [word for word in found.typed if "=" not in word] == left
 
 
+@pytest.mark.parametrize("typed", ["data.root=photos/gas pump", "'data.root=photos/gas pump'", "data.root=photos/gas"])
+def test_a_class_folder_in_place_of_the_folder_of_classes_is_one_mistake_and_one_correction(typed: str, here: Path):
+    """With a space in its name, or cut at this."""
+    for name in ("gas pump", "cat"):
+        (here / "photos" / name).mkdir(parents=True)
+        (here / "photos" / name / "1.jpg").touch()
+    argv = ["experiment=own_photos", *(shlex.split(typed) if "'" in typed else typed.split())]
+    (mistake,) = mistakes(argv)
+    assert corrected(argv, [mistake]) == [argv[0], f"data.root={here}/photos"]
+
+
 @pytest.mark.parametrize("blank", ["", " "])
 def test_a_blank_word_is_left_out_and_is_no_part_of_a_path(blank: str):
     """Of a variable that is empty, or a backslash with a space after it at the end of a line."""

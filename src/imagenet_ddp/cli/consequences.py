@@ -67,17 +67,25 @@ def _leaving(keys: Set[str], mistake: Mistake) -> Mistake:
 
 def of_given_keys(found: Sequence[Mistake], typed: Sequence[str]) -> list[Mistake]:
     """Return the mistakes without those in keys that another's correction sets, in place of a misspelt key or a word
-    that is no option: their value is not the one that was meant. A correction that is itself refused, such as words
-    joined to one path, is left out for what corrects that. typed: the options as typed."""
-    refused: dict[tuple[str, ...], Mistake] = {each.typed: each for each in found if len(each.typed) == 1}
-    for first in [each for each in found if each.typed and each.fixes and each.fixes[0].options in refused]:
-        second = refused[first.fixes[0].options]
-        if second is not first:
-            whole = replace(second, typed=first.typed)
-            found = [whole if each is second else each for each in found if each is not first]
+    that is no option: their value is not the one that was meant. A correction that is itself refused, or whose value
+    another replaces, such as words joined to one path, is left out for what corrects that. typed: the options as typed,
+    with those of joined words."""
+    for first in [each for each in found if each.typed and each.fixes and len(each.fixes[0].options) == 1]:
+        (joined,) = first.fixes[0].options
+        others = [each for each in found if each is not first]
+        after = [each for each in others if each.typed == (joined,)]
+        after += [each for each in others if joined in typed and not each.typed and _sets(each, joined)]
+        if after:
+            whole = replace(after[0], typed=first.typed)
+            found = [whole if each is after[0] else each for each in others]
     renaming = [
         each for each in found if each.fixes and each.fixes[0].options and (each.fixes[0].without or each.typed)
     ]
     renamed = {key_of(option) for each in renaming for option in each.fixes[0].options} - set(map(key_of, typed))
     renamed |= {f"{key}.name" for key in renamed}  # of a group
     return [each for each in found if each in renaming or not renamed & set(each.keys)]
+
+
+def _sets(mistake: Mistake, option: str) -> bool:
+    """Return whether the correction of a mistake sets the key of an option."""
+    return any(key_of(each) == key_of(option) for fix in mistake.fixes[:1] for each in fix.options)

@@ -21,6 +21,7 @@ from imagenet_ddp.data.sources.image_files import FileImages, digest, list_image
 from imagenet_ddp.data.sources.layout import (
     VAL,
     Layout,
+    above_class,
     class_folders_or_none,
     find_layout,
     folder_of_classes,
@@ -167,7 +168,7 @@ class ImageFolder(SourceType[FolderData]):
                 near = next(filter(has_class_folders, [*root.absolute().parents][:2]), None)
                 fix = unpacked(root, "data.root") or (did_you_mean(f"data.root={near}") if near else fix)
             elif near := beside(root, Path.is_dir):
-                fix = did_you_mean(f"data.root={near}")
+                fix = did_you_mean(f"data.root={above_class(near)}")
             missing = "" if root.exists() else str(root)
             what = f"{describe_path(root)} {'does not exist' if missing else 'is a file'}"
             return [Mistake(f"data.root must be a folder, but {what}", ("data.root",), (fix,), missing=missing)]

@@ -87,6 +87,12 @@ def has_class_folders(folder: Path) -> bool:
     return len(names) > 1 and all(has_images(folder / name) for name in names)
 
 
+def above_class(folder: Path) -> Path:
+    """Return the folder that contains this one as a class beside others, else this one."""
+    above = folder.absolute().parent
+    return above if not class_folders_or_none(folder) and has_class_folders(above) else folder
+
+
 def with_classes(folder: Path) -> list[Path]:
     """Return the sub-folders that look like folders of classes, without splits: images lie in two or more of their own
     sub-folders, and none beside these. A folder with many sub-folders is not asked."""

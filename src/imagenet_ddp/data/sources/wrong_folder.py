@@ -8,9 +8,9 @@ from pathlib import Path
 from imagenet_ddp.config.schema.data import FolderData
 from imagenet_ddp.data.sources.layout import (
     Layout,
+    above_class,
     class_folders_or_none,
     find_layout,
-    has_class_folders,
     inner_folder,
     is_split,
     splits_in,
@@ -66,8 +66,7 @@ def unsorted(folder: Path, key: str, *, needs_labels: bool = True) -> Mistake:
     have = (count_noun(len(images), "image") if images else "no images") + heic.words
     what = f"{describe_path(folder)} must contain a folder per class, but has {have} and no class folders"
     table = " or list them in a table (data=table data.root=FILE.csv)" if images else ""
-    above = folder.absolute().parent
-    if key == "data.root" and images and has_class_folders(above):  # it is one of the classes
+    if key == "data.root" and images and (above := above_class(folder)) != folder:
         return Mistake(what, (key,), (did_you_mean(f"data.root={above}"),))
     other = "" if needs_labels else "; for images without labels, run `python -m imagenet_ddp.predict`, with images="
     hint = f"{heic.hint}sort the images into {folder}/<class>/{table and ','}{table}{other}"
