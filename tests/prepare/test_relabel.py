@@ -652,7 +652,8 @@ def test_a_list_of_a_stranger_moves_only_images_of_the_folder(path: str, inbox: 
 def test_without_unlabelled_no_other_image_is_moved(inbox: dict[str, str]):
     decide(("inbox/a.jpg", "", "dog", "move"))
     [message] = refused(*FOLDER)
-    assert "path must name an image of the data, but" in message and "or set unlabelled=FOLDER to the folder" in message
+    assert "path must name an image of the data, but" in message
+    assert "if this is the list of predict's page, set unlabelled=FOLDER to the folder" in message
     prepare(*INBOX)
     [message] = refused(*FOLDER, "undo=true")
     assert "must be of images in pets, but 1 is not" in message and "set unlabelled=FOLDER" in message
@@ -780,6 +781,13 @@ OPTIONS = {
     (*TABLE, "unlabelled=pets"): "unlabelled must be null for data=table, whose images have one row each. Hint: leave",
     FOLDER: "list.csv must have a decision in at least one row",
 }
+
+
+@pytest.mark.parametrize(("text", "has"), [("", "is empty"), ("path,label,decision\n", "has only a header")])
+def test_a_list_without_rows_is_to_be_saved_again(text: str, has: str):
+    Path("list.csv").write_text(text, encoding="utf-8")
+    [message] = refused(*FOLDER)
+    assert f"at least one row, but {has}. Hint: choose something on the page that made it, and save" in message
 
 
 @pytest.mark.parametrize("typed", ["checked", "decisions.csv", "checked/decision.csv"])

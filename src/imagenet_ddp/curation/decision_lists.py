@@ -101,6 +101,11 @@ def read_decisions(file: Path, *, can_keep: bool = True, can_remove: bool = True
     """Return the rows with a decision. can_keep, can_remove: whether the images have labels, and can be removed. Raises
     ConfigError."""
     cells = read_cells(file, {name: name for name in COLUMNS}, "decisions")
+    if not cells.numbers and not cells.ragged:
+        has = "has only a header" if cells.header else "is empty"
+        what = f"{file} must have a decision in at least one row, but {has}"
+        hint = "choose something on the page that made it, and save the list again"
+        raise ConfigError(Mistake(what, ("decisions",), hint=hint))
     if missing := [name for name in NEEDED if name not in cells.columns]:
         what = (
             f"{file} must have the columns {' and '.join(NEEDED)}, but has no {' and no '.join(missing)}: its columns "

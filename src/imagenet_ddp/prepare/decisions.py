@@ -114,7 +114,7 @@ def match(
     return Decided(wanted, num_kept, num_made, made_by, notes), [
         *rows_message(f"{file}: path must name an image of the data{' or of unlabelled' if unlabelled else ''}, but "
                       "does not", gone,
-                      f"correct those rows, clear their decision{'' if unlabelled else f', or {labels.to_add}'}"),
+                      _of_gone(decisions, labels, is_with_others=bool(unlabelled))),
         *rows_message(f"{file}: decision must be {may_be(offered, 'the name of one class')}, but is not", unknown,
                       f"the classes are {printable(class_list(source.classes, 10))}; {labels.to_name}"),
         *rows_message(f"{file}: an image must have one decision, but has two", several, "clear one of them"),
@@ -127,6 +127,14 @@ def match(
         *rows_message(f"{file}: path must not be that of an earlier image, which was moved from there, but is", anew,
                       "give the list another name, which will be undone by itself"),
     ]  # fmt: skip
+
+
+def _of_gone(decisions: Sequence[Decision], labels: Labels, *, is_with_others: bool) -> str:
+    """Return what to do about rows that name no image of the data. is_with_others: unlabelled images are given, too."""
+    correct = "correct those rows, or clear their decision"
+    if is_with_others or all(each.label for each in decisions):  # those of predict have none
+        return correct
+    return f"if this is the list of predict's page, {labels.to_add}; else {correct}"
 
 
 def _lost(decisions: Sequence[Decision], keys: Sequence[Sequence[str]], removed: set[str]) -> list[tuple[int, str]]:
