@@ -25,17 +25,23 @@ from helpers.browser import Browser  # pyright: ignore[reportMissingImports]
 # function of skimage.data -> class; its docstring names the photographer and the licence
 PHOTOGRAPHS = {"chelsea": "cat", "coffee": "coffee", "hubble_deep_field": "galaxies", "rocket": "rocket"}
 NEW = "astronaut", "chelsea", "coffee", "rocket"
-WIDTH, HEIGHT, SCALE = 400, 690, 2  # in CSS pixels, and pixels for each
+WIDTH, SCALE = 400, 2  # in CSS pixels, and pixels for each
+HEIGHT, REPORT_HEIGHT = 530, 690  # two of the former stand beside each other in README, above its first command
 # Of the check page: what to mend, without the size of the classes, which are small here, and the wrong labels.
 CHECK = """
 nav, details, .name, .note, .figures, .verdict > :not(:first-child), .verdict li:has([href="#classes"]),
-section:not(#wrong_labels) { display: none; }
-header h1 { margin-bottom: 16px; } section { margin: 0; padding: 8px 0 0; border: 0; }
+section:not(#wrong_labels), #decisions { display: none !important; }
+header h1 { font-size: 22px; } .verdict h2 { font-size: 17px; } .verdict li { font-size: 14px; line-height: 1.4; }
+section { margin: 0; padding: 12px 0 0 !important; border: 0; } h2 { font-size: 17px; }
+.gallery { margin-top: 8px; } .frame { aspect-ratio: 3 / 2 !important; }
 """
 # Of the page of predict: the pictures, with two classes side by side.
 RESULT = """
 nav, footer, .name, .note, .figures, select, #next { display: none !important; }
-.parts { grid-template-columns: 1fr 1fr; column-gap: 1.5em; } .gallery { grid-template-columns: 1fr; }
+header h1 { font-size: 22px; } h2 { font-size: 13px; white-space: nowrap; }
+.parts section { padding-top: 14px !important; }
+.parts { grid-template-columns: repeat(2, minmax(0, 1fr)); column-gap: 20px; }
+.gallery { grid-template-columns: 1fr; margin-top: 6px; } .frame { aspect-ratio: 5 / 4 !important; }
 """
 # Of the page of a run: its head, without the time, which depends on the machine, and the class recognised worst.
 REPORT = """
@@ -71,14 +77,14 @@ def add_faults(root: Path) -> None:
         (root / label / "IMG_0004.jpg").rename(root / other / "IMG_0010.jpg")
 
 
-def take(page: Path, style: str, picture: Path, profile: Path) -> None:
+def take(page: Path, style: str, picture: Path, profile: Path, height: int = HEIGHT) -> None:
     """Take a picture of the page, in this further style, as picture.png and picture-dark.png."""
     styled = page.with_suffix(".styled.html")
     styled.write_text(page.read_text(encoding="utf-8").replace("</style>", f"{style}</style>", 1), encoding="utf-8")
     for scheme, end in (("light", ""), ("dark", "-dark")):
         with Browser(profile / f"{picture.name}{end}") as browser:
             browser.resize(WIDTH, scheme=scheme)
-            size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": SCALE, "mobile": True}
+            size = {"width": WIDTH, "height": height, "deviceScaleFactor": SCALE, "mobile": True}
             browser.call("Emulation.setDeviceMetricsOverride", **size)
             browser.call("Emulation.setScrollbarsHidden", hidden=True)
             browser.open(styled.as_uri())
@@ -107,7 +113,7 @@ def main(work: Path, folder: Path, *options: str) -> None:
     take(work / "classes.html", RESULT, folder / "result", profile)
     run("train", "hydra.run.dir=shapes")
     run("report", "shapes")
-    take(work / "shapes/report.html", REPORT, folder / "report", profile)
+    take(work / "shapes/report.html", REPORT, folder / "report", profile, REPORT_HEIGHT)
 
 
 if __name__ == "__main__":
