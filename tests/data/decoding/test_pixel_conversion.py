@@ -1,6 +1,7 @@
 """The rule for each pixel type, on a ramp from black to white."""
 
 import io
+import re
 import struct
 
 import numpy as np
@@ -51,6 +52,60 @@ def test_a_ramp_stays_a_ramp(data: bytes, white_level: float | None):
     found = decode(data, "ramp", Reading(white_level=white_level)).permute(1, 2, 0).numpy()
     assert found.dtype == np.uint8
     assert np.abs(found - 255 * RAMP[:, :, None]).max() <= 1
+
+
+def tiff(values: np.ndarray, channels: int = 1, kind: int = 1, planes: int = 1, number: int = 1) -> bytes:
+    """Return a TIFF that is not compressed. values: all of its numbers, in the order of the file. kind: 0 if 0 is
+    white, 1 grey, 2 RGB. planes: 2 for one per channel. number: 1 for integers, 3 for floating point."""
+    data, bits = values.tobytes(), 8 * values.itemsize
+    entries = [(256, 64), (257, 8), (258, bits), (259, 1), (262, kind), (273, 8), (277, channels), (278, 8),
+               (279, len(data)), (284, planes), (339, number)]  # fmt: skip
+    num_strips = channels if planes == 2 else 1
+    more, at, head = b"", 8 + len(data) + 2 + 12 * len(entries) + 4, b""
+    for tag, value in entries:
+        wide = tag in (273, 279)
+        each = {258: [bits] * channels, 339: [number] * channels,
+                273: [8 + part * len(data) // num_strips for part in range(num_strips)],
+                279: [len(data) // num_strips] * num_strips}.get(tag, [value])  # fmt: skip
+        packed = struct.pack(f"<{len(each)}{'I' if wide else 'H'}", *each)
+        content = packed.ljust(4, b"\0") if len(packed) <= 4 else struct.pack("<I", at + len(more))
+        more += packed if len(packed) > 4 else b""
+        head += struct.pack("<HHI", tag, 4 if wide else 3, len(each)) + content
+    return (
+        struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data + struct.pack("<H", len(entries)) + head + bytes(4) + more
+    )
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (tiff(np.stack([RAMP * 65535] * 3).astype("<u2"), 3, 2, planes=2), "stored one after the other"),
+    (tiff(np.stack([RAMP * 255] * 5, 2).astype("u1"), 5), "a TIFF that is damaged or of a kind that cannot be read"),
+    (tiff(RAMP.astype("<f8"), number=3), "a TIFF that is damaged or of a kind that cannot be read"),
+])  # fmt: skip
+def test_a_tiff_whose_pixels_would_be_wrong_is_unreadable(data: bytes, words: str):
+    with pytest.raises(UnreadableImage, match=words):
+        decode(data, "x.tif")
+
+
+@pytest.mark.parametrize("upright", [False, True])
+def test_a_tiff_has_its_own_pixels(upright: bool):
+    """Planes of 8 bits, channels side by side in 16 bits, and grey whose 0 is white."""
+    for data, wanted in (
+        (tiff(np.stack([RAMP * 255] * 3).astype("u1"), 3, 2, planes=2), RAMP),
+        (tiff(np.stack([RAMP * 65535] * 3, 2).astype("<u2"), 3, 2), RAMP),
+        (tiff((RAMP * 255).astype("u1"), kind=0), 1 - RAMP),
+        (tiff((RAMP * 65535).astype("<u2"), kind=0), 1 - RAMP),
+    ):
+        found = decode(data, "x.tif", Reading(exif_orientation=upright)).permute(1, 2, 0).numpy()
+        assert np.abs(found - 255 * wanted[:, :, None]).max() <= 1
+
+
+def test_each_white_that_a_message_names_can_be_set():
+    for data in (ramp(255, "u2"), ramp(3000, "u2"), ramp(4095, "f4"), ramp(0.0039, "f4")):
+        with pytest.raises(UnreadableImage) as error:
+            decode(data, "ramp")
+        levels = re.findall(r"[\d.]+", str(error.value).partition("such as ")[2])
+        assert levels
+        assert all(decode(data, "ramp", Reading(white_level=float(level))) is not None for level in levels)
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "PNG"])

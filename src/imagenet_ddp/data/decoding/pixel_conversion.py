@@ -10,7 +10,9 @@ Each pixel type is converted to 8-bit RGB by one rule for every command:
 | grey, floating point | values up to 1 are scaled from 0..1, others as integers |
 | grey, negative, not finite or above white | refused |
 | grey, floating point with a largest value below 1/255, which would be black | refused |
+| grey TIFF whose 0 is white | inverted, as Pillow does up to 8 bits |
 | colour, 16 bits per channel | the upper 8 bits; refused if the values have only 12 bits, which would be black |
+| TIFF of more than 8 bits with one plane per channel | refused if not compressed: Pillow would read other pixels |
 | with an alpha channel | the colours are kept, the alpha channel is ignored |
 | several frames or pages | the first one |
 """
@@ -20,7 +22,7 @@ import re
 import warnings
 from contextlib import suppress
 from enum import IntFlag
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -37,6 +39,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "PPM", "TIFF", "WEBP", "AVIF", "J
 WHITE = 65535  # of 16 bits, without data.white_level
 OF_12_BITS = 4095  # an image with no larger value may have fewer bits, and would then be nearly black
 LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bits are below it
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
 
 
@@ -70,9 +73,11 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: f
             image = Image.open(io.BytesIO(data), formats=(*FORMATS, *heic_formats(data)))  # reads the header only
             if image.width * image.height > MAX_PIXELS:
                 raise Image.DecompressionBombError
+            _refuse_wide_planes(image)
             # of which Pillow keeps eight; known only until the image is loaded
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
             white_level = _stated_white(image) or white_level
+            is_inverted = _tags(image).get(ExifTags.Base.PhotometricInterpretation) == 0
             has_pages = image.format not in ("JPEG", "MPO") and getattr(image, "is_animated", False)
             image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
             if exif_orientation:
@@ -80,10 +85,30 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: f
                     image = ImageOps.exif_transpose(image)
             is_wide = image.mode.startswith(WIDE)
             pixels = _grey(np.asarray(image), white_level) if is_wide else _colours(image, has_16_bits)
+            if is_wide and is_inverted:
+                pixels = 255 - pixels
             ignored = Ignored.PAGES if has_pages else Ignored.NONE
             return Decoded(pixels, ignored | Ignored.TRANSPARENCY if _is_clear(image) else ignored)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error, data)) from error
+
+
+def _tags(image: Image.Image) -> dict[int, Any]:
+    """Return the tags of a TIFF, {} of another format."""
+    return getattr(image, "tag_v2", {})
+
+
+def _refuse_wide_planes(image: Image.Image) -> None:
+    """Raise ValueError for a TIFF with one plane per channel, in more than 8 bits and not compressed: Pillow reads each
+    plane as if it had 8 bits, without an error."""
+    tags = _tags(image)
+    is_wide = max(tags.get(ExifTags.Base.BitsPerSample, (8,))) > 8
+    is_raw = any(tile[0] == "raw" for tile in getattr(image, "tile", ()))
+    if is_wide and is_raw and tags.get(ExifTags.Base.PlanarConfiguration) == 2:
+        raise ValueError(
+            "its channels are stored one after the other, each in more than 8 bits, which cannot be read; store 8 "
+            "bits, or the channels of each pixel together"
+        )
 
 
 def _is_clear(image: Image.Image) -> bool:
@@ -100,7 +125,7 @@ def _stated_white(image: Image.Image) -> float | None:
         return None
     if image.format in ("PPM", "JPEG2000"):  # Pillow scales their values to 16 bits
         return float(WHITE)
-    bits: int = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, (16,))[0]
+    bits: int = _tags(image).get(ExifTags.Base.BitsPerSample, (16,))[0]
     return None if bits in (16, 32) else float(2**bits - 1)
 
 
@@ -120,6 +145,11 @@ def _reason(error: Exception, data: bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
         if is_heic(data) and not reads_heic():
             return f"it is a HEIC file, whatever its name; to read it, run `{install_heic()}`"
+        if data.startswith(TIFF_STARTS):
+            return (
+                "it is a TIFF that is damaged or of a kind that cannot be read, such as one of 64-bit numbers or five "
+                "channels; store it as grey or RGB, in 8 or 16 bits"
+            )
         return "it is not an image in a known format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more than {MAX_PIXELS:,} pixels"
@@ -151,9 +181,10 @@ def _grey(values: np.ndarray, white_level: float | None) -> np.ndarray:
         raise ValueError(f"{what}, which must be within 0 to {limit}; set data.white_level to the value of white")
     is_dark = most <= OF_12_BITS if white == WHITE else most < 1 / 255
     if white_level is None and most and is_dark:
-        examples = "65535, 4095 or 255" if white == WHITE else "0.001"
+        wholes = [str(level) for level in (65535, 4095, 255) if level >= most]
+        examples = " or ".join(wholes) if white == WHITE else "0.004"
         raise ValueError(
-            f"{what}, and which of them is white is unknown; set data.white_level, such as {examples}, for all images"
+            f"{what}, and which value is white is unknown; set data.white_level, such as {examples}, for all images"
         )
     grey = np.rint(values.astype(np.float32) * (255 / white)).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
