@@ -233,6 +233,29 @@ def test_weights_that_a_factor_would_round_are_not_calibrated(tmp_path: Path, dt
     assert not calibrate(best, "head", F.one_hot(targets).float(), targets, "60 images"), "the bias alone"
 
 
+def test_a_net_that_does_not_end_in_its_last_layer_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Its classes would change. There is no pass over its images, either, whose features would not be those."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2), torch.nn.Tanh())
+    data = SimpleNamespace(source=SimpleNamespace(classes=["cat", "dog"]), options=SimpleNamespace(image_size=8))
+    parts: Any = SimpleNamespace(
+        checkpoint_callback="on", trainer=SimpleNamespace(callbacks=[]), module=SimpleNamespace(net=net), data=data
+    )
+    monkeypatch.setattr(known_images, "_load", lambda *_: (1, ""))
+    known_images.write_known(parts, tmp_path, pytest.fail, lambda: False)
+
+
+def test_what_cannot_be_written_after_a_training_is_said_without_the_hint_to_resume_it(tmp_path: Path):
+    """That run is complete. Also a checkpoint that was removed ends nothing."""
+    targets = torch.arange(60) % 2
+    splits = [(torch.arange(60), torch.rand(60, 4), targets)] * 2
+    (tmp_path / "file").touch()
+    said = known_images._write(tmp_path / "file/known.npz", splits, targets.numpy(), "", "Later: `features`.")
+    assert said == f"{tmp_path}/file/known.npz cannot be written: not a directory. Later: `features`."
+    net = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    said = known_images._calibrate(tmp_path / "best.ckpt", net, "0", splits, None)
+    assert said.startswith("best.ckpt is not calibrated. ") and "No such file" in said
+
+
 def test_a_stopped_pass_does_not_begin_with_the_next_split(monkeypatch: pytest.MonkeyPatch):
     """Its loader would start processes while the machine waits for the end of this one."""
     begun = list[str]()

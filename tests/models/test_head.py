@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.schema.losses import Bce
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.head import compute_features, head_names, require_features
+from imagenet_ddp.models.head import compute_features, has_features, head_names, require_features
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.weights.load import load_weights_into
 from imagenet_ddp.models.weights.pretrained import find_weights
@@ -110,6 +110,30 @@ def test_other_nets_are_refused(library: str, name: str):
     net = create_model(keys, 9, 1, 224)
     with pytest.raises(ConfigError, match=f"ends in one linear layer, but {name} does not. Hint: set model.head=new"):
         require_features(net, name, head_names(net, 9), 224)
+
+
+@pytest.mark.parametrize("way", ["two layers", "another layer", "patches", "cap"])
+def test_a_net_whose_output_is_not_that_of_its_last_layer_has_no_features(way: str):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.other, self.head = torch.nn.Linear(3, 9), torch.nn.Linear(3, 9)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            patches = images.flatten(2).mT
+            features = patches.mean(1)
+            match way:
+                case "two layers":
+                    return self.head(features) + self.other(features)
+                case "another layer":
+                    return self.other(features)
+                case "patches":
+                    return self.head(patches).mean(1)
+                case _:
+                    return self.head(features).tanh()
+
+    assert head_names(Net(), 9) == ("head",)
+    assert not has_features(Net(), ("head",), 32)
 
 
 @pytest.mark.parametrize(("library", "name", "size"), CASES)

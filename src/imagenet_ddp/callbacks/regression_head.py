@@ -23,7 +23,7 @@ from imagenet_ddp.data.sources.groups import first_of_each, read_groups
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import evaluating
-from imagenet_ddp.models.regression import Regression, fit_regression
+from imagenet_ddp.models.regression import PrincipalAxes, Regression, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system.text import count_noun, duration
 
@@ -56,6 +56,7 @@ class RegressionHead(L.Callback):
         self.estimate: Estimate | None = None
         self.columns: Columns | None = None  # of the training images, on rank 0
         self._l2, self._groups = 0.0, np.empty(0, np.int64)  # of the regression, on rank 0
+        self._device = torch.device("cpu")  # that it was fitted on
         self._digest = ""  # of the pass that can be used; on rank 0
         self._out_of_time = False
 
@@ -121,6 +122,7 @@ class RegressionHead(L.Callback):
             regression = fit_regression(features.to(pl_module.device), targets, classes, self._seed)
             found = regression, len(features)
             self._l2, self._groups = regression.l2, _groups(data, index.numpy(), features.numpy())
+            self._device = pl_module.device
             if self._estimates:
                 self._estimate(features.numpy(), targets.numpy(), classes, pl_module.device)
         return trainer.strategy.broadcast(found)  # type: ignore[return-value]
@@ -137,9 +139,11 @@ class RegressionHead(L.Callback):
             return torch.as_tensor(self.estimate.shares).clamp_min(1e-12).log()
         if self.columns is None or why_no_estimate(self.columns[2].numpy(), num_classes, self._groups):
             return None
-        features, targets = (column.numpy() for column in self.columns[1:])
+        features, targets = self.columns[1], self.columns[2].numpy()
         folds = fold_of_each(targets, seed=self._seed, groups=self._groups)
-        return torch.as_tensor(out_of_fold(features, targets, num_classes, folds, self._l2)).clamp_min(1e-12).log()
+        axes = PrincipalAxes(features.to(self._device))
+        shares = out_of_fold(features.numpy(), targets, num_classes, folds, self._l2, axes)
+        return torch.as_tensor(shares).clamp_min(1e-12).log()
 
 
 def of_training(found: Features, images: Images, source_digest: str, seed: int) -> Columns | None:

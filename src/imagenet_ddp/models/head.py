@@ -70,21 +70,32 @@ def evaluating(net: nn.Module) -> Generator[None]:
 
 @torch.no_grad()
 def compute_features(net: nn.Module, head: str, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the input of the last layer, (B, features); the output of the net). head: the layer's name. Also a net
-    that is compiled computes eagerly: it would be compiled for these few calls, and then without the hook."""
+    """Return (the input of the last layer, (B, features), or the images if the net does not call it; the output of the
+    net). head: the layer's name. Also a net that is compiled computes eagerly: it would be compiled for these few
+    calls, and then without the hook."""
     inputs: list[Tensor] = []
     hook = net.get_submodule(head).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
     try:
         logits = net.forward(images)
     finally:
         hook.remove()
-    return inputs[0], logits
+    return next(iter(inputs), images), logits
 
 
 def only_linear(net: nn.Module, heads: Sequence[str]) -> nn.Linear | None:
     """Return the layer that computes the logits if there is one and it is linear. heads: names of such layers."""
     layers = [net.get_submodule(each) for each in heads]
     return layers[0] if len(layers) == 1 and isinstance(layers[0], nn.Linear) else None
+
+
+def has_features(net: nn.Module, heads: Sequence[str], image_size: int) -> bool:
+    """Return whether the output of the net is that of one linear layer. heads: names of the layers that seem to compute
+    the logits."""
+    if (layer := only_linear(net, heads)) is None:
+        return False
+    with torch.no_grad(), evaluating(net):
+        features, logits = compute_features(net, heads[0], layer.weight.new_zeros(1, 3, image_size, image_size))
+        return features.dim() == 2 and torch.equal(layer(features), logits)
 
 
 def require_features(
@@ -96,12 +107,6 @@ def require_features(
     hint: str = "set model.head=new",
 ) -> None:
     """Raise ConfigError if the net's output is not that of one linear layer, to which a regression can be fitted.
-    name: model.name. heads: names of the layers that compute the logits. what, hint: begin and end of the message."""
-    layer = only_linear(net, heads)
-    if layer is not None:
-        weight = layer.weight
-        with evaluating(net):
-            features, logits = compute_features(net, heads[0], weight.new_zeros(1, 3, image_size, image_size))
-        if features.dim() == 2 and torch.equal(layer(features), logits):
-            return
-    raise ConfigError(f"{what} a net that ends in one linear layer, but {name} does not. Hint: {hint}.")
+    name: model.name. heads: as in has_features. what, hint: begin and end of the message."""
+    if not has_features(net, heads, image_size):
+        raise ConfigError(f"{what} a net that ends in one linear layer, but {name} does not. Hint: {hint}.")

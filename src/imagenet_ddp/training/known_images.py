@@ -19,10 +19,11 @@ from imagenet_ddp.curation.features import Features
 from imagenet_ddp.curation.unknown import net_digest, write_reference
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.head import evaluating, head_names, only_linear
+from imagenet_ddp.models.head import evaluating, has_features, head_names, only_linear
 from imagenet_ddp.runs.checkpoint_file import load_weights, read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import KNOWN, known_file
+from imagenet_ddp.system.bounded_wait import said_while_slow
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.training.build import Run
@@ -44,6 +45,8 @@ def write_known(parts: Run, run_dir: Path, say: Callable[[str], None], is_stoppe
     steps, reason = _load(parts, checkpoint)
     if steps is None:
         return say(f"No {KNOWN} is written: {reason}") if reason else None
+    if not has_features(net, heads, data.options.image_size):
+        return None
     start = find_callback(trainer, RegressionHead)
     if start is not None and steps:
         start = None
@@ -69,16 +72,20 @@ def _calibrate(best: Path, net: nn.Module, head: str, splits: Sequence[Columns],
     _, features, targets = splits[-1]
     layer = cast("nn.Linear", net.get_submodule(head))
     if start is not None:
-        logits, images = (
-            start.held_out_logits(layer.out_features),
-            "training images, each held out in one of five folds",
-        )
+        with said_while_slow(f"Calibrating {best.name}"):
+            logits = start.held_out_logits(layer.out_features)
+        images = "training images, each held out in one of five folds"
     else:
         logits, images = layer.cpu()(features) if len(splits) == 2 else None, "validation images"
     try:
         return "" if logits is None else calibrate(best, head, logits, targets, f"{len(targets):,} {images}")
-    except RunError as error:
-        return f"{best.name} is not calibrated. {error}"
+    except (RunError, OSError) as error:
+        return f"{best.name} is not calibrated. {_without_hint(error)}"
+
+
+def _without_hint(error: Exception) -> str:
+    """Return what could not be written. The training is complete, so the hint to resume it does not apply."""
+    return str(error).partition(" Hint: ")[0]
 
 
 def _load(parts: Run, checkpoint: Path) -> tuple[int | None, str]:
@@ -109,7 +116,7 @@ def _write(path: Path, splits: Sequence[Columns], targets: np.ndarray, digest: s
     try:
         return write_reference(path, _together(splits, digest), digest)
     except RunError as error:
-        return str(error)
+        return f"{_without_hint(error)} {later}"
 
 
 def _weights(checkpoint: Path) -> tuple[dict[str, Any] | None, int, str]:
