@@ -87,6 +87,8 @@ def test_the_data_of_a_checkpoint_are_those_of_its_run(tree: Path, tmp_path: Pat
         shutil.copytree(tree / "train/cat", tmp_path / "other" / name)
     with pytest.raises(ConfigError, match=r"other must have the classes of .*last\.ckpt.*, got \[bird,cat,owl\]"):
         ImageDataModule.load_from_checkpoint(file, root=str(tmp_path / "other"))
+    with pytest.raises(TypeError, match="has no val_fracton"):  # misspelt
+        ImageDataModule.load_from_checkpoint(file, val_fracton=0.5)
     stored = torch.load(file, weights_only=True)
     stored["imagenet_ddp"]["config"]["data"]["_target_"] = "os.getcwd"
     torch.save(stored, tmp_path / "strange.ckpt")

@@ -18,14 +18,16 @@ def read_options(path: str | Path, options: Mapping[str, Any]) -> tuple[DataConf
     """Return (the data group of a run, its seed, whether its images are channels-last, the names of its classes).
 
     options: what replaces the stored values. Raises ConfigError if the file is not a checkpoint of this program, and
-    for what its author must not choose: code, an address, or a file to write.
+    for what its author must not choose: code, an address, or a file to write; TypeError for an option that the source
+    does not have.
     """
     own = own_part(torch.load(path, "cpu", weights_only=True, mmap=True), str(path))
     config = seen_from(own.get("folder"), own["config"])
     data = {**config["data"], **options}
     if mistakes := refused({"data": data}, {"data": options}, "evaluate", str(path), []):
         raise ConfigError([f"{each.what}. Hint: if you trust it, pass it as an option." for each in mistakes])
-    return to_config(data, DataConfig), config["seed"], config["model"]["channels_last"], list(own["classes"])
+    group = DataConfig.of(**{**to_config(data, DataConfig), **options})
+    return group, config["seed"], config["model"]["channels_last"], list(own["classes"])
 
 
 def require_classes(found: Sequence[str], needed: Sequence[str], root: str | None, origin: str | Path) -> None:
