@@ -18,6 +18,7 @@ from imagenet_ddp.curation.decision_lists import DECISIONS, require_readable
 from imagenet_ddp.curation.wrong_labels import FILE_OF_REPORT
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.report import error_analysis, predictions
+from imagenet_ddp.report.decision_threshold import thresholds
 from imagenet_ddp.report.facts import LONG, further_facts, key_figures, page_title, with_words
 from imagenet_ddp.report.findings import how_to_look, listed_sentence, next_steps, sentences, training_sentence
 from imagenet_ddp.report.predictions import Predictions
@@ -228,6 +229,7 @@ def _analyse(
         "pairs": pairs[:NUM_PAIRS],
         "matrix": None if matrix is None else matrix[np.ix_(order, order)],
         "matrix_labels": [found.labels[number] for number in order],
+        "thresholds": thresholds(found),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "num_doubtful": num_doubtful,
