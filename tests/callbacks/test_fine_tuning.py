@@ -223,10 +223,12 @@ def test_the_best_net_of_a_fine_tuning_is_calibrated(run: Run, seven_class_weigh
 def test_weights_that_a_factor_would_round_are_not_calibrated(tmp_path: Path, dtype: str, is_changed: bool):
     """Those of trainer.precision=bf16-true: the classes might change."""
     weight = torch.eye(2, dtype=getattr(torch, dtype))
-    torch.save({"state_dict": {"net.head.weight": weight}}, best := tmp_path / "best.ckpt")
+    names = ("net.head.weight", "net.alias.weight")  # of one layer
+    torch.save({"state_dict": dict.fromkeys(names, weight)}, best := tmp_path / "best.ckpt")
     targets = torch.arange(60) % 2
     said = calibrate(best, "head", F.one_hot(targets).float(), targets, "60 images")
-    found = torch.load(best, weights_only=True)["state_dict"]["net.head.weight"]
+    found, alias = (torch.load(best, weights_only=True)["state_dict"][name] for name in names)
+    assert torch.equal(found, alias)
     assert found.dtype == weight.dtype
     assert (bool(said), not torch.equal(found, weight)) == (is_changed, is_changed), said
     torch.save({"state_dict": {"net.head.parametrizations.weight.original1": weight, "net.head.bias": weight}}, best)

@@ -39,8 +39,8 @@ def calibrate(best: Path, head: str, logits: Tensor, targets: Tensor, images: st
     before, after = (float(F.cross_entropy(each, targets)) for each in (logits, factor * logits))
     if after > (1 - LEAST_GAIN) * before:
         return ""
-    for name, tensor in tensors.items():
-        stored["state_dict"][f"net.{head}.{name}"] = factor * tensor
+    for tensor in tensors.values():
+        tensor.mul_(factor)  # in place, so that it is scaled under each name by which a net has it
     write_checkpoint(stored, best)
     losses = f"{format_loss(before)} to {format_loss(after)}"
     return (
