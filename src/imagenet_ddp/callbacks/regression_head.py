@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.image_features import MAX_IMAGES, Columns, compute_columns
-from imagenet_ddp.config.schema.data import FilesData
 from imagenet_ddp.curation.cross_validation import Estimate, estimate, fold_of_each, out_of_fold, why_no_estimate
 from imagenet_ddp.curation.features import Features, read_features
 from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.groups import first_of_each, read_groups
+from imagenet_ddp.data.sources.groups import first_of_each, pairs_of
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import evaluating
@@ -163,11 +162,11 @@ def of_training(found: Features, images: Images, source_digest: str, seed: int) 
 
 
 def _groups(data: ImageDataModule, index: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return the group of each image, int64 (N,), which folds keep together: that of data.groups, and of images with
+    """Return the group of each image, int64 (N,), which folds keep together: that of its source, and of images with
     equal features, which are copies. index: int64 (N,), of the images. features: float32 (N, D)."""
     images, first = data.train_images, dict[bytes, int]()
     pairs = [(at, first.setdefault(vector.tobytes(), at)) for at, vector in zip(index.tolist(), features, strict=True)]
     together = np.array(pairs, np.int64)
-    if isinstance(images, FileImages) and isinstance(data.options, FilesData):
-        together = np.concatenate([together, read_groups(data.options.groups, images, whole=False)])
+    if isinstance(images, FileImages) and images.groups is not None:
+        together = np.concatenate([together, pairs_of(images.groups)])
     return first_of_each(len(images), together)[index]

@@ -23,7 +23,6 @@ from imagenet_ddp.curation.features import CHECK, OF_NET, Features, find_pass, r
 from imagenet_ddp.curation.near_copies import COLUMNS, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.groups import first_of_each, read_groups
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
@@ -61,11 +60,12 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}, "groups": kept}
     _leave(CHECK, json.dumps(left).encode(), features)
     # the groups that were typed, such as patients, stay those of the line to train
-    is_split = typed is None and plan.config.data.share is not None and len(near.leaked(features)) > 0
+    has_groups = any(isinstance(each, FileImages) and each.groups is not None for each in checked.images.values())
+    is_split = not has_groups and plan.config.data.share is not None and len(near.leaked(features)) > 0
     groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
     checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)
     num_classes = len(features.classes)
-    groups = near.group_of_each(len(features), np.concatenate([exact, _typed_groups(features, checked.images, typed)]))
+    groups = near.group_of_each(len(features), np.concatenate([exact, _given_groups(features, checked.images)]))
     if reason := why_no_estimate(features.targets, num_classes, groups):
         return replace(checked, why_unseen=reason)
     targets, folds = features.targets, fold_of_each(features.targets, groups=groups)
@@ -77,18 +77,14 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     return replace(checked, probabilities=probabilities, curve=curve)
 
 
-def _typed_groups(features: Features, images: Mapping[str, Images], file: str | None) -> np.ndarray:
-    """Return the pairs of rows of images that data.groups puts together, int64 (P, 2)."""
-    number_of = {
-        split: first_of_each(len(each), read_groups(file, each, whole=False))
-        for split, each in images.items()
-        if isinstance(each, FileImages)
-    }
-    pairs, first = list[tuple[int, int]](), dict[tuple[str, int], int]()
+def _given_groups(features: Features, images: Mapping[str, Images]) -> np.ndarray:
+    """Return the pairs of rows of images that data.groups or a table puts together, int64 (P, 2)."""
+    pairs, first = list[tuple[int, int]](), dict[int, int]()
     for row in range(len(features)):
         split, index = features.place(row)
-        if split in number_of:
-            pairs.append((row, first.setdefault((split, int(number_of[split][index])), row)))
+        each = images[split]
+        if isinstance(each, FileImages) and each.groups is not None:
+            pairs.append((row, first.setdefault(int(each.groups[index]), row)))
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 

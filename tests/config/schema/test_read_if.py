@@ -24,7 +24,7 @@ from imagenet_ddp.tune import study_plan
 
 # What makes the condition of a key false, where the defaults do not.
 FALSE = {
-    "data.val_fold": ["data.name=imagefolder"], "data.groups": ["data.name=imagefolder"],
+    "data.val_fold": ["data.name=imagefolder"],
     "data.crop_scale": ["data.augment=none"], "data.flip": ["data.augment=none"],
     "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],

@@ -40,8 +40,8 @@ def test_a_good_table(tmp_path: Path):
     assert found(tmp_path, GOOD) == found(tmp_path, GOOD, "evaluate") == []
     table = read_table(keys(tmp_path / "t.csv"))
     assert table.folder == tmp_path
-    assert table.of_split("train") == [(2, "a.jpg", "cat", "train", "1"), (3, "b.jpg", "dog", "train", "0.5")]
-    assert table.of_split("val") == [(4, "c.jpg", "cat", "val", "2")]
+    assert table.of_split("train") == [(2, "a.jpg", "cat", "train", "1", ""), (3, "b.jpg", "dog", "train", "0.5", "")]
+    assert table.of_split("val") == [(4, "c.jpg", "cat", "val", "2", "")]
     assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
 
 
@@ -162,7 +162,7 @@ def test_columns_of_other_names(tmp_path: Path):
     (text,) = found(tmp_path, content, args={**args, "weight": "importance"})
     assert "but has no importance" in text  # a name that is typed is meant
     (text,) = found(tmp_path, content, args={"labels": "breed"})
-    assert text.startswith("data.args of data=table must be among path, label, split, weight, got labels.")
+    assert text.startswith("data.args of data=table must be among path, label, split, weight, group, got labels.")
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ class FilesData(DataConfig):
     groups: Annotated[
         str | None,
         Example("FILE.csv"),
-        "table with path and group; val_fraction holds out whole groups.",
+        "table with path and group; each group is on one side of the split.",
     ] = None
 
     @property

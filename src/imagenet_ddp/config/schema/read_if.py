@@ -86,7 +86,7 @@ _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | 
 _PACK = _one_of("prepare.name", "pack", "import")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    **_of("data", "val_fold groups", _set("data.val_fraction", "0.2")),
+    **_of("data", "val_fold", _set("data.val_fraction", "0.2")),
     **_of("data", "val_resize", _one_of("data.fit", "crop")),
     **_of("data", "crop_scale", _one_of("data.augment", "crop")),
     **_of("data", "pad", _one_of("data.augment", "pad_crop")),

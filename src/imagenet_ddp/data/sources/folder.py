@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, FolderData
 from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Scan, Source, SourceType, one_form
-from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
+from imagenet_ddp.data.sources.groups import number_groups, wrong_groups
 from imagenet_ddp.data.sources.image_files import FileImages, digest, list_images
 from imagenet_ddp.data.sources.layout import (
     VAL,
@@ -117,6 +117,9 @@ class ImageFolder(SourceType[FolderData]):
         if train and purpose is Purpose.CHECK:
             train = train.only({*train.filled, *(val.filled if val else ())})
         if train and val:
+            if purpose in (Purpose.TRAIN, Purpose.CHECK):
+                way = "move them to one side, or set data.val_dir=none data.val_fraction=0.2 for a split by group"
+                found += wrong_groups(data.groups, train.images, val.images, whole=whole, way=way)
             found += overlap(layout, train.names, val.names, data) or foreign_classes(train.classes, val.filled)
         return Scan(data, seed, purpose, found, partial(_open, data, seed, layout, train, val))
 
@@ -243,8 +246,8 @@ def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val
         notes += [str(above)] if above else []
         notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
         notes += _notes(train.images)
-        together = read_groups(data.groups, train.images, notes=notes)
-        images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold, together)
+        number_groups(data.groups, train.images, notes=notes)
+        images, held_out, digits = split_validation(train.images, data.val_fraction, seed, data.val_fold)
         wrong_root = above if above and is_doubtful(layout.train) else None
         return Source(train.classes, images, held_out, notes=notes, digest=digits, doubts=doubts, wrong_root=wrong_root)
     assert val is not None
@@ -253,6 +256,8 @@ def _open(data: FolderData, seed: int, layout: Layout, train: Listed | None, val
     scored, images = copy(val.images), None if train is None else train.images
     scored.targets = positions[scored.targets]
     notes += _notes(images, scored)
+    if images is not None:
+        number_groups(data.groups, images, scored, notes=notes)
     return Source(classes, images, scored, notes=notes, digest=digest(images, scored), doubts=doubts)
 
 

@@ -1,6 +1,8 @@
-"""Read which images belong together (data.groups), such as near-copies or the photographs of one person."""
+"""Find which images belong together, such as near-copies or the photographs of one person: those of data.groups, and
+those of the column `group` of a table."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,38 @@ COLUMNS = ("path", "group")
 MAX_ROWS = 10  # named in a message
 
 
+def number_groups(file: str | None, *splits: FileImages, whole: bool = True, notes: list[str] | None = None) -> None:
+    """Set the groups of the images of all splits, to those of the file and of their table. Arguments and errors are
+    those of read_groups."""
+    given = [each.groups for each in splits if each.groups is not None]
+    if file is None and not given:
+        return
+    pairs = [read_groups(file, *splits, whole=whole, notes=notes)]
+    if len(given) == len(splits):
+        pairs.append(pairs_of(np.concatenate(given)))
+    ends = np.cumsum([len(each) for each in splits])
+    groups = first_of_each(int(ends[-1]), np.concatenate(pairs))
+    for images, part in zip(splits, np.split(groups, ends[:-1]), strict=True):
+        images.groups = part
+    if notes is not None:
+        count = count_noun(int((np.unique(groups, return_counts=True)[1] > 1).sum()), "group")
+        notes.append(f"{count} of two or more images: those of a group are on one side of each split.")
+
+
+def pairs_of(groups: np.ndarray) -> np.ndarray:
+    """Return the pairs of positions (P, 2), of each image and the first one of its group. groups: int64 (N,)."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return np.stack([np.arange(len(groups)), first[inverse]], 1)
+
+
 def read_groups(
-    file: str | None, images: FileImages, *, whole: bool = True, notes: list[str] | None = None
+    file: str | None, *splits: FileImages, whole: bool = True, notes: list[str] | None = None
 ) -> np.ndarray:
-    """Return the pairs of positions (P, 2) of images that belong together. file: a table with the columns path, group.
-    A path is absolute, or relative to the folder of the images or to the current folder. whole: False if `images` has
-    only some of the images, so that a path may be that of another. notes: gets a sentence about rows that are left out,
-    because their images are gone, and not in another folder under the same name. Raises ConfigError."""
+    """Return the pairs of positions (P, 2) of images that belong together, counted through the splits. file: a table
+    with the columns path, group. A path is absolute, or relative to the folder of the images, which is the one above
+    the folders of two splits, or to the current folder. whole: False if `splits` have only some of the images, so that
+    a path may be that of another. notes: gets a sentence about rows that are left out, because their images are gone,
+    and not in another folder under the same name. Raises ConfigError."""
     if file is None:
         return np.zeros((0, 2), np.int64)
     path = Path(file)
@@ -41,9 +68,11 @@ def read_groups(
         raise ConfigError(
             Mistake(what, ("data.groups",), hint=f"name the columns {','.join(COLUMNS)} in its first row")
         )
-    meant = [_meanings(of_text_cell(cell), images.location) for cell in cells.columns["path"]]
+    folder = os.path.commonpath([_absolute(each.location) for each in splits])
+    paths = [each.path(at) for each in splits for at in range(len(each))]
+    meant = [_meanings(of_text_cell(cell), folder) for cell in cells.columns["path"]]
     wanted = {each for both in meant for each in both}
-    names = ((_absolute(images.path(at)), at) for at in range(len(images)))
+    names = ((_absolute(each), at) for at, each in enumerate(paths))
     positions = {name: at for name, at in names if name in wanted}
     first: dict[str, int] = {}
     pairs, wrong, gone = list[tuple[int, int]](), list[str](), list[str]()
@@ -55,7 +84,7 @@ def read_groups(
         found = next((positions[each] for each in both if each in positions), None)
         is_gone = found is None and is_list and whole and not any(map(os.path.lexists, both))
         if is_gone:  # a file with a name of its own has been moved, as to its right class
-            by_name = by_name or _by_name(images)
+            by_name = by_name or _by_name(paths)
             found = by_name.get(os.path.basename(both[0]))  # noqa: PTH119
         if found is None:
             (gone if is_gone else wrong).append(f"row {number} ({printable(cell)})")
@@ -63,7 +92,7 @@ def read_groups(
             pairs.append((found, first.setdefault(group.strip(), found)))
     if wrong and whole:
         what = (
-            f"data.groups must name images of {images.location}, but {count_noun(len(wrong), 'row')} of {path} "
+            f"data.groups must name images of {folder}, but {count_noun(len(wrong), 'row')} of {path} "
             f"{'does' if len(wrong) == 1 else 'do'} not: {shorten_list(wrong, MAX_ROWS)}"
         )
         hint = "remove those rows, or correct their paths: absolute, or relative to that folder or to the current one"
@@ -74,22 +103,30 @@ def read_groups(
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _by_name(images: FileImages) -> dict[str, int | None]:
+def _by_name(paths: Sequence[str]) -> dict[str, int | None]:
     """Return file name -> position of the image; None for a name of several."""
     found: dict[str, int | None] = {}
-    for at in range(len(images)):
-        name = os.path.basename(images.path(at))  # noqa: PTH119
+    for at, path in enumerate(paths):
+        name = os.path.basename(path)  # noqa: PTH119
         found[name] = None if name in found else at
     return found
 
 
-def wrong_groups(file: str | None, images: FileImages, *, whole: bool = True) -> list[Mistake]:
-    """Return the mistakes that read_groups raises."""
+def wrong_groups(file: str | None, *splits: FileImages, whole: bool = True, way: str = "") -> list[Mistake]:
+    """Return the mistakes that number_groups raises and, of two splits, that a group is in both. way: what to do."""
     try:
-        read_groups(file, images, whole=whole)
+        number_groups(file, *splits, whole=whole)
     except ConfigError as error:
         return error.mistakes
-    return []
+    groups = [each.groups for each in splits if each.groups is not None]
+    if len(groups) < 2 or not len(both := np.intersect1d(groups[0], groups[1])):
+        return []
+    one, other = (each.path(int(np.flatnonzero(of == both[0])[0])) for each, of in zip(splits, groups, strict=True))
+    what = (
+        f"the images of a group must all be for training or all for validation, but {count_noun(len(both), 'group')} "
+        f"{'has' if len(both) == 1 else 'have'} images in both, such as {one} and {other}"
+    )
+    return [Mistake(what, ("data.groups",) if file else ("data.root",), hint=way)]
 
 
 def _meanings(name: str, folder: str) -> tuple[str, str]:

@@ -55,6 +55,8 @@ class FileImages(Images):
         self.loose: Sequence[str] = ()  # names of images outside the class folders, as in ClassFolders
         # uint64 (N,), by which an image is recognised under another name; set for splits that split_validation makes
         self.keys: np.ndarray | None = None
+        # int64 (N,), equal for images that belong together, of both splits, as number_groups sets it; None: no groups
+        self.groups: np.ndarray | None = None
 
     def name(self, index: int) -> str:
         """Return the path relative to the folder, or absolute."""
@@ -83,6 +85,8 @@ class FileImages(Images):
         images = FileImages(self.folder, self.names, targets, self.reading, rows[order])
         if self.keys is not None and other.keys is not None:
             images.keys = np.concatenate([self.keys, other.keys])[order]
+        if self.groups is not None and other.groups is not None:
+            images.groups = np.concatenate([self.groups, other.groups])[order]
         return images
 
     def subset(self, indices: np.ndarray) -> "FileImages":
@@ -90,6 +94,7 @@ class FileImages(Images):
         images = FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
         images.weights = None if self.weights is None else self.weights[indices]
         images.keys = None if self.keys is None else self.keys[indices]
+        images.groups = None if self.groups is None else self.groups[indices]
         return images
 
 

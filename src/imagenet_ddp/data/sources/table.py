@@ -14,11 +14,12 @@ from imagenet_ddp.config.schema.data import TABLE_SUFFIXES, TableData
 from imagenet_ddp.config.schema.purpose import Purpose
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Scan, Source, SourceType
-from imagenet_ddp.data.sources.groups import read_groups, wrong_groups
+from imagenet_ddp.data.sources.groups import number_groups, wrong_groups
 from imagenet_ddp.data.sources.image_files import FileImages, digest
 from imagenet_ddp.data.sources.table_rows import Row, Table, read_table, rows_message
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.data.sources.walk import map_concurrently
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
@@ -45,7 +46,12 @@ class ImageTable(SourceType[TableData]):
         train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
         notes = [table.note, *(_joined_labels(classes) if data.labels == "one" else [])]
         open_images = partial(_open, data, seed, classes, train if need_train else None, val, notes)
-        wrong = wrong_groups(data.groups, train) if data.val_fraction is not None else []
+        wrong = list[Mistake]()
+        if data.val_fraction is not None:
+            wrong = wrong_groups(data.groups, train)
+        elif purpose in (Purpose.TRAIN, Purpose.CHECK):
+            way = "correct its column `split`, or remove that column and set data.val_fraction=0.2"
+            wrong = wrong_groups(data.groups, train, val, way=way)
         return Scan(data, seed, purpose, [*found, *wrong], open_images)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
@@ -59,8 +65,11 @@ def _open(
     digits = digest(train, val) if train is not None else digest(val)
     if data.val_fraction is not None and train is not None:
         notes = [*notes]
-        together = read_groups(data.groups, train, notes=notes)
-        train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold, together)
+        number_groups(data.groups, train, notes=notes)
+        train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
+    elif train is not None:
+        notes = [*notes]
+        number_groups(data.groups, train, val, notes=notes)
     val.weights = None  # validation weights all images equally
     if train is not None and len(train) and (weights := train.weights) is not None:
         notes = [
@@ -83,6 +92,9 @@ def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: Tab
     images = FileImages(table.folder, Names.of(row.path for row in rows), targets, reading)
     if "weight" in table.columns:
         images.weights = np.fromiter((float(row.weight) for row in rows), np.float32, len(rows))
+    if "group" in table.columns:
+        first = {row.group: row.number for row in reversed(table.rows) if row.group}
+        images.groups = np.fromiter((first.get(row.group, row.number) for row in rows), np.int64, len(rows))
     return images
 
 

@@ -19,7 +19,7 @@ from imagenet_ddp.mistakes import Fix, Mistake, did_you_mean, setting, without
 from imagenet_ddp.system.files import beside, describe_path
 from imagenet_ddp.system.text import class_list, count_noun, printable, shorten_list
 
-COLUMNS = ("path", "label", "split", "weight")
+COLUMNS = ("path", "label", "split", "weight", "group")
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
 TEST_SPLIT = "test"
@@ -36,6 +36,7 @@ class Row(NamedTuple):
     label: str  # class name, or several
     split: str
     weight: str
+    group: str  # name of what several images show, such as a patient; "": none
 
     def labels(self, data: TableData) -> list[str]:
         if data.labels == "one":
@@ -82,11 +83,15 @@ def read_table(data: TableData, purpose: Purpose = Purpose.TRAIN) -> Table:
     names = {purpose: str(data.args.get(purpose) or purpose) for purpose in COLUMNS}
     cells = read_cells(path, names)
     _require_columns(path, cells, names)
-    default = {"split": "val" if not purpose.needs_train and data.val_fraction is None else "train", "weight": "1"}
+    default = {
+        "split": "val" if not purpose.needs_train and data.val_fraction is None else "train",
+        "weight": "1",
+        "group": "",
+    }
     columns = {key: [value] * len(cells.numbers) for key, value in default.items()}
     columns |= {purpose: [cell.strip() for cell in column] for purpose, column in cells.columns.items()}
     paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), _splits(columns["split"])
-    rows = list(map(Row, cells.numbers, paths, labels, splits, columns["weight"]))
+    rows = list(map(Row, cells.numbers, paths, labels, splits, columns["weight"], columns["group"]))
     num_rows = len(rows)
     rows = [row for row in rows if row.split != TEST_SPLIT]
     used = find_columns(path, cells.header, names).values()

@@ -12,7 +12,7 @@ import numpy as np
 
 from imagenet_ddp.data.decoding.errors import UnreadableImage
 from imagenet_ddp.data.sources.base import Names, positions_of_each
-from imagenet_ddp.data.sources.groups import first_of_each
+from imagenet_ddp.data.sources.groups import first_of_each, pairs_of
 from imagenet_ddp.data.sources.image_files import SAY_EVERY_S, FileImages, digest, read_file
 from imagenet_ddp.data.sources.walk import map_concurrently
 from imagenet_ddp.system.console import print_message
@@ -27,7 +27,7 @@ _PART_BYTES = 1 << 11  # read of the middle and of the end of a file; the beginn
 
 
 def split_validation(
-    images: FileImages, fraction: float, seed: int, fold: int = 0, together: np.ndarray | None = None
+    images: FileImages, fraction: float, seed: int, fold: int = 0
 ) -> tuple[FileImages, FileImages, str]:
     """Split the images into (train, val), and return them with a digest of the images and of their copies. val gets the
     same share of each class, and each split gets at least one image of every class that has two different ones.
@@ -37,14 +37,13 @@ def split_validation(
 
     The choice depends on the names of the images, not on their order. Sorting or extending the list does not move
     training images into the validation set, except for the few by which the share grows. Images with the same bytes
-    are always in the same fold, whatever their classes, so the folds may differ in size by the number of copies.
-
-    together: pairs of positions (P, 2) of further images that belong together, as read_groups returns them.
+    and images of one group are always in the same fold, whatever their classes, so the folds may differ in size by
+    their number.
     """
     images.keys = content_keys(images.location, images.names)
     first = find_copies(images.location, images.names, images.keys)
-    if together is not None and len(together):
-        first = first_of_each(len(images), np.concatenate([np.stack([np.arange(len(images)), first], 1), together]))
+    if images.groups is not None:
+        first = first_of_each(len(images), np.concatenate([pairs_of(first), pairs_of(images.groups)]))
     is_copied = np.zeros(len(images), dtype=bool)
     is_copied[first[first != np.arange(len(images))]] = True
     is_copied = is_copied[first]  # the earliest copy, too
