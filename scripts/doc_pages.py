@@ -164,7 +164,7 @@ PROGRAMS = {
         "fine_tune base_lr dropout valid_pct bs --num_train_epochs --per_device_train_batch_size --fp16 --bf16 "
         "--early-stopping lr_max max_lr grad_clip max_grad_norm accumulate ema swa wandb steps_per_epoch "
         "scratch --auto-scale-batch-size size freeze_epochs "
-        "--dataset-path --dataset-dir --image-dir --test-dir --save-dir --checkpoint-dir --log-dir "
+        "-d --dataset-path --dataset-dir --image-dir --test-dir --save-dir --checkpoint-dir --log-dir "
         "--early-stopping-patience unfreeze metrics error_rate lr_find --lr-find item_tfms batch_tfms aug_transforms "
         "fit "
         "horizontal_flip vertical_flip rotation_range zoom_range shear_range width_shift_range height_shift_range "

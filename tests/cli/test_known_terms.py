@@ -78,6 +78,7 @@ def test_an_option_is_answered(line: str, hint: str):
         ("budget_min:5", "budget_min=5"),
         ("--budget_min 5", "budget_min=5"),
         ("--data.root 'my pets'", "data.root=my pets"),
+        ("-d my pets", "data.root=my pets"),
         ("--experiment mine", "name=mine"),
         ("--image_size '(64, 64)'", "data.image_size=(64, 64)"),
         ("validation_split=0.2", "data.val_fraction=0.2"),

@@ -32,6 +32,9 @@ PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST":
 LINES: dict[str, list[str]] = {
     # ---- words that are no options of this program
     "pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
+    "Pets": ["data data.root", "experiment=own_photos data.root=pets", "data=imagefolder data.root=pets"],
+    "resume=[] data=imagefolder data.root=pets": ["resume", "resume=auto"],
+    "data.pad=300": ["data.pad data.augment", "without data.pad"],
     "pets optim.lr=1": ["data data.root", "data=imagefolder data.root=pets"],
     "x.ckpt": ["resume", "resume=x.ckpt"],
     "--lr=0.5": ["", "optim.scaling=none optim.lr=0.5"], "main.py": ["", "without main.py"],

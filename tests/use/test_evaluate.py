@@ -118,6 +118,7 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
 
     done = run("evaluate", *some, "trainer.limit_val_batches=3", "predictions=none", "hydra.run.dir=few")
     assert "5 of 12 validation images, each once, 1 unreadable.\n" in done.stdout
+    assert "\nAt most trainer.limit_val_batches=3 of their batches are used.\n" in done.stdout
     few = json.loads((tmp_path / "few/evaluation.json").read_text())
     assert (few["num_val_images"], few["num_val_images_unreadable"]) == (5, 1)
 

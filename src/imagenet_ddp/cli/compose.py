@@ -90,6 +90,7 @@ def _job(verb: str, files: Files, options: Sequence[Option], wrong: Set[str], me
     were typed, to check the options that depend on it.
     """
     resume = next((option.value for option in reversed(options) if option.key == "resume"), None)
+    resume = resume if isinstance(resume, str) else None  # else it is refused
     if resume not in (None, "", "auto"):
         options = list(map(_over_stored, options))
     others = {option.word for option in options} | meant

@@ -47,7 +47,8 @@ def of_values(found: Sequence[Mistake], config: DictConfig) -> list[Mistake]:
     """Return the mistakes without those that name a key whose value is not allowed, or one that has its value from that
     key. If nothing reads the key, it is to be left out, whatever its value. config: with its interpolations."""
     wrong = {each.keys[0]: each for each in reversed(found) if each.is_of_value}  # key -> the first
-    for key in {*wrong}:
+    # also of a value that is not allowed beside another: data.pad must be less than data.image_size
+    for key in {each.keys[0] for each in found if each.keys and each.what.startswith(f"{each.keys[0]} must be ")}:
         if out := next((each for each in found if any(key in fix.without for fix in each.fixes)), None):
             wrong[key] = out
     plain: Any = OmegaConf.to_container(config, resolve=False)

@@ -74,7 +74,7 @@ def _refused_value(option: Option, error: Exception, verb: str, files: Files) ->
     if declaration and option.sign == "+":
         bare = line.lstrip("+")
         return Mistake(f"{line}: {key} exists already", (key,), (setting(bare, aim="without +"),))
-    if declaration and declaration.type is str and isinstance(value, dict | list):
+    if declaration and declaration.type is str and value and isinstance(value, dict | list):
         typed = as_text(key, line.partition("=")[2])
         fix = Fix((typed,), said=f"put quotes around it: `{shlex.quote(typed)}`", is_meant=True)
         return must_be(key, declaration.words, shown(value), fix)

@@ -78,9 +78,11 @@ def _bare_word(verb: str, word: str, others: Set[str]) -> Mistake:
     term = None if exists(word) else term_of(word, verb)
     if term and "{}" not in term.here:  # a flag
         return of_other_program(verb, [word], term, [])
-    value = [] if exists(word) else _as_value(verb, word)
+    near = None if exists(word) else beside(Path(word), Path.is_dir)
+    is_path = exists(word) or (near is not None and str(near).casefold() == word.casefold())  # Photos for photos
+    value = [] if is_path else _as_value(verb, word)
     ways = [value] if value else ways_to_read(verb, _path_options(verb, word), others)
-    if not ways and (near := beside(Path(word), Path.is_dir)):
+    if near and not ways:
         ways = ways_to_read(verb, _path_options(verb, str(near)), others)
     if not ways:
         folder = f"a folder of photographs is typed as {' '.join(OF_FOLDER)}; " * (verb in LEARN)

@@ -165,6 +165,8 @@ def _first_lines(
         *trained.notes,
         *data.source.notes,
     ]
+    if (limit := config.trainer.limit_val_batches) is not None:
+        lines.append(f"At most trainer.limit_val_batches={limit} of their batches are used.")
     if left_out:
         lines.append(left_out)
     if not trained.has_names:
