@@ -46,9 +46,16 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
         (
             ("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"),
             {},
-            "1 of 2 contains none: b. Hint: add images, or remove the folder (and its images in val).",
+            "1 of 2 contains none, but 1 file of another type (.txt): b. Hint: save these as PNG, TIFF or JPEG, add "
+            "images, or remove the folder (and its images in val).",
         ),
         (("a/1.jpg", "b/notes.txt"), {"train_dir": ".", "val_fraction": 0.2}, "or remove the folder."),
+        (
+            ("a/1.dcm", "a/2.dcm", "b/IM0001", "b/IM0002", "b/IM0003"),
+            {"train_dir": ".", "val_fraction": 0.2},
+            "contain none, but 5 files of other types (none, .dcm): a, b. Hint: save these as PNG, TIFF or JPEG, add",
+        ),
+        ((*AB, "val/a/1.nii"), {}, "but its class folders have none, but 1 file of another type (.nii). Hint: save"),
         ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but has 1 image and no class folders"),
         (("1.jpg", "2.png"), {}, "must contain a folder per class, but has 2 images and no class folders. Hint: sort"),
         (
@@ -62,7 +69,11 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
             " 'pillow-heif>=1.8'` to read HEIC files, or convert them to JPEG (such as by `"
             "find FOLDER -iname '*.hei[cf]' -exec magick mogrify -format jpg {} +`), then sort",
         ),
-        (("train/a/1.jpg", "train/a/2.heic", "train/b/1.txt", "val/a/1.jpg"), {}, "1 of 2 contains none: b."),
+        (
+            ("train/a/1.jpg", "train/a/2.heic", "train/b/1.txt", "val/a/1.jpg"),
+            {},
+            "1 of 2 contains none, but 1 file of another type (.txt): b.",
+        ),
         (
             ("train/a/1.jpg", "train/b/1.heic", "val/a/1.jpg"),
             {},

@@ -749,6 +749,19 @@ def test_a_table(kind: str):
         assert Path("pets.csv").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_table_with_columns_of_other_names(capsys: pytest.CaptureFixture[str]):
+    """The line that checks again names them, too."""
+    old, new, text = TABLES["comma"]
+    Path("pets.csv").write_text(text.format(old).replace("path", "Probe").replace("label", "Klasse"), encoding="utf-8")
+    decide(("pets/train/dog/1.jpg", old, new, "move"))
+    [message] = refused(*TABLE)
+    assert "must have the columns path and label, but has no path and no label" in message
+    named = ("+data.args.path=Probe", "+data.args.label=Klasse")
+    prepare(*TABLE, *named)
+    assert " ".join(named) in capsys.readouterr().out
+    assert new in Path("pets.csv").read_text(encoding="utf-8")
+
+
 def test_no_image_of_a_table_is_removed():
     Path("pets.csv").write_text(TABLES["comma"][2].format("dog"), encoding="utf-8")
     decide(("pets/train/dog/1.jpg", "dog", "", "remove"))

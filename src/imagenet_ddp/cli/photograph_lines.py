@@ -10,7 +10,7 @@ from imagenet_ddp.system.files import read_small, short_path
 RECIPE = "experiment=own_photos"
 OF_FOLDER = (RECIPE, "data.root=FOLDER")  # the options for a folder of photographs
 OPTIONS = "check_options.txt"  # what a check was typed with, beside its lists
-OF_IMAGES = ("data=", "data.", "seed=")  # options that say which images a check and its decisions are about
+OF_IMAGES = ("data=", "data.", "+data.", "seed=")  # options that say which images a check and its decisions are about
 OF_NET = ("experiment=", "model=", "model.name=", "model.library=", "model.weights=")
 CHECKED = "checked"  # the folder of README's check
 RUN = Path("runs", "mine")  # the run of README, which its later steps name

@@ -6,7 +6,7 @@ from shutil import copymode
 
 from imagenet_ddp.config.schema.data import TableData
 from imagenet_ddp.data.sources.cells import CsvText, find_columns, read_cells
-from imagenet_ddp.data.sources.table_rows import NEEDED
+from imagenet_ddp.data.sources.table_rows import NEEDED, require_columns
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted, broken_rule
@@ -76,7 +76,9 @@ class TableLabels(Labels):
 
     def _read(self) -> tuple[CsvText, dict[str, list[int]], int]:
         """Return (the table, the rows of each path, the column of the label)."""
-        header = read_cells(self._file, self._columns).header  # raises ConfigError for a file that is no table
+        cells = read_cells(self._file, self._columns)  # raises ConfigError for a file that is no table
+        require_columns(self._file, cells, self._columns)
+        header = cells.header
         position = find_columns(self._file, header, self._columns)
         text = CsvText(self._file.read_bytes().decode())
         row_of: dict[str, list[int]] = {}

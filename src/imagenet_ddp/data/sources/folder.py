@@ -36,6 +36,7 @@ from imagenet_ddp.data.sources.walk import (
     describe_left_out,
     list_folder,
     look_in,
+    other_types,
     unpacked,
 )
 from imagenet_ddp.data.sources.wrong_folder import (
@@ -196,20 +197,20 @@ class ImageFolder(SourceType[FolderData]):
         listed = Listed(inside.names, classes, images)
         empty = sorted(set(classes) - set(listed.filled))
         of_empty = (list_folder(folder / name)[1] for name in inside.names if one_form(name) in empty)
-        heic = Heic.of(sum(of_empty, Counter[str]()))
+        words, first = _instead(sum(of_empty, Counter[str]()))
         if is_train and empty:
             what = (
                 f"every class folder in {where} must contain images, but {len(empty)} of "
-                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{heic.words}: {class_list(empty)}"
+                f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none{words}: {class_list(empty)}"
             )
-            hint = f"{heic.hint}add images, or remove the folder{OF_VAL * (data.val_fraction is None)}"
+            hint = f"{first}add images, or remove the folder{OF_VAL * (data.val_fraction is None)}"
             fixes = of_inner(folder) if folder == Path(str(data.root)) else ()
             mistake = Mistake(what, ("data.root",), fixes, hint=hint)
             return (replace(listed, empty=[mistake]), []) if listed.filled else (listed, [mistake])
         if len(empty) == len(classes):
-            have = f"have none{heic.words}" if heic.words else "are empty"
+            have = f"have none{words}" if words else "are empty"
             what = f"{where} must contain images, but its class folders {have}"
-            return listed, [Mistake(what, ("data.root",), hint=f"{heic.hint}add images")]
+            return listed, [Mistake(what, ("data.root",), hint=f"{first}add images")]
         return listed, []
 
     def _no_folder(self, folder: Path, key: str, data: FolderData, need_train: bool, known: Sequence[str]) -> Mistake:
@@ -268,6 +269,14 @@ def _by_names(folder: Path, otherwise: str) -> str:
     if not all(map(WORDNET_ID.fullmatch, classes)):
         return "imagefolder"
     return "imagenet" if len(classes) >= MIN_IMAGENET else otherwise
+
+
+def _instead(left_out: Counter[str]) -> tuple[str, str]:
+    """Return (what folders without images contain, "" if nothing; what to do with it first). left_out: of these."""
+    heic, (number, types) = Heic.of(left_out), other_types(left_out)
+    if heic.words or not number:
+        return heic.words, heic.hint
+    return f", but {count_noun(number, 'file')} {types}", "save these as PNG, TIFF or JPEG, "
 
 
 def _notes(*splits: FileImages | None) -> list[str]:

@@ -82,7 +82,7 @@ def read_table(data: TableData, purpose: Purpose = Purpose.TRAIN) -> Table:
     path, folder = _file_and_folder(data)
     names = {purpose: str(data.args.get(purpose) or purpose) for purpose in COLUMNS}
     cells = read_cells(path, names)
-    _require_columns(path, cells, names)
+    require_columns(path, cells, names)
     default = {
         "split": "val" if not purpose.needs_train and data.val_fraction is None else "train",
         "weight": "1",
@@ -131,7 +131,7 @@ def _file_and_folder(data: TableData) -> tuple[Path, Path]:
     return path, folder
 
 
-def _require_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> None:
+def require_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> None:
     """Raise ConfigError if a table lacks a column: one that is needed, or whose name is set in data.args."""
     wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
     if missing := [purpose for purpose in wanted if purpose not in cells.columns]:

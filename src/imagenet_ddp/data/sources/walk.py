@@ -269,15 +269,20 @@ def describe_left_out(left_out: Counter[str], loose: Sequence[str] = ()) -> str:
     """Return a description of FileImages.left_out and loose, or "" if no file was left out."""
     named = {"beside": f" ({name_loose(loose, left_out['beside'])})"} if loose else {}
     parts = [f"{left_out[kind]:,} {words}{named.get(kind, '')}" for kind, words in REASONS.items() if left_out[kind]]
-    others = Counter({kind or "none": number for kind, number in left_out.items() if kind not in REASONS})
-    if others:
-        names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
-        types = "another type" if len(others) == 1 else "other types"
-        parts.append(f"{others.total():,} of {types} ({', '.join(names)})")
+    number, types = other_types(left_out)
+    parts += [f"{number:,} {types}"] if number else []
     were = "was" if left_out.total() == 1 else "were"
     hint = Heic.of(left_out).hint.removesuffix(", then ")
     hint = hint and f"; {hint}"
     return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}{hint}" if parts else ""
+
+
+def other_types(left_out: Counter[str]) -> tuple[int, str]:
+    """Return (the number of files of other types in FileImages.left_out, "of another type (.dcm)")."""
+    others = Counter({kind or "none": number for kind, number in left_out.items() if kind not in REASONS})
+    names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
+    types = "another type" if len(others) == 1 else "other types"
+    return others.total(), f"of {types} ({', '.join(names)})"
 
 
 def name_loose(loose: Sequence[str], number: int) -> str:
