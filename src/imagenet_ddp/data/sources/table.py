@@ -50,7 +50,8 @@ class ImageTable(SourceType[TableData]):
         if data.val_fraction is not None:
             wrong = wrong_groups(data.groups, train)
         elif purpose in (Purpose.TRAIN, Purpose.CHECK):
-            way = "correct its column `split`, or remove that column and set data.val_fraction=0.2"
+            way = "correct its column `split`, or remove that column and set data.val_fraction=0.2; rename its column "
+            way += "`group` if that means something else"
             wrong = wrong_groups(data.groups, train, val, way=way)
         return Scan(data, seed, purpose, [*found, *wrong], open_images)
 
