@@ -253,8 +253,10 @@ def test_groups_that_are_typed_are_kept_together(
     shares = list[float]()
     for more in ([], ["data.groups=patients.csv"]):
         text = words_of(page_of(tmp_path / "photos", monkeypatch, "model.weights=DEFAULT", *more))
-        said = re.search(r"Expected accuracy on new images like these: ([\d.]+) %", capsys.readouterr().out)
-        assert said is not None
+        said = re.search(
+            r"Expected accuracy on new images like these: ([\d.]+) % \(.*\)\.(.*)", capsys.readouterr().out
+        )
+        assert said is not None and ("these are of 8 groups" in said[2]) == bool(more)
         shares.append(float(said[1]))
         assert ("data.groups=patients.csv hydra.run.dir=" in text) == bool(more)
     assert shares[0] > 95 > 60 > shares[1]

@@ -198,6 +198,7 @@ def test_features_in_half_precision_are_used_and_groups_are_held_out_together(
     run("features", *options, code=0)
     probed = run("train", *options, "model.head=regression", "trainer.max_epochs=0", "hydra.run.dir=p", code=0)
     assert "features of the training images are read from runs/features" in probed.stdout, probed.stdout
+    assert re.search(r"counts \d images, but these are of \d groups?: new groups may differ", probed.stdout)
     assert "What accuracy to expect needs" in probed.stdout and "Expected accuracy" not in probed.stdout, probed.stdout
     # a net with a layer for these classes, which was kept, so that nothing was trained
     again = run("train", *options[:-1], "model.weights=p", "model.head=regression", "trainer.max_epochs=0",

@@ -39,6 +39,17 @@ def uneven_sentence(targets: np.ndarray, is_right: np.ndarray | None, labels: Se
     return words
 
 
+def grouped_sentence(groups: np.ndarray | None) -> str:
+    """Return that an interval is too narrow where several images are of one group, such as a patient; "" if they are
+    not. groups: int64 (N,); None: each image is its own."""
+    if groups is None or len(groups) < 2 * (number := len(np.unique(groups))):
+        return ""
+    return (
+        f"The interval counts {len(groups):,} images, but these are of {count_noun(number, 'group')}: new groups may "
+        "differ more than it says."
+    )
+
+
 class Measured(NamedTuple):
     """An accuracy. words: on what it was measured, and how. distance: 0 for that of this net, or of one that is made in
     the same way; 1 for that of the net before it was trained; 2 for that of another net, or at another image size."""

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from imagenet_ddp.curation.accuracies import uneven_sentence
+from imagenet_ddp.curation.accuracies import grouped_sentence, uneven_sentence
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.curation.wrong_labels import FILE as WRONG_LABELS
+from imagenet_ddp.data.sources.groups import groups_of
 from imagenet_ddp.sections.section import Checked, Finding, Section, Urgency
 from imagenet_ddp.system.text import alphabetical, count_noun, percent
 
@@ -33,9 +34,10 @@ def expected_accuracy(checked: Checked) -> Section | None:
     rows.sort(key=lambda row: (row[2], -row[1], alphabetical(row[0])))
     mistakes = [(features.paths[row], features.classes[features.targets[row]]) for row in np.flatnonzero(~is_right)]
     num_doubtful = sum(not checked.is_kept(WRONG_LABELS, path, label) for path, label in mistakes)
-    uneven = uneven_sentence(features.targets, is_right, features.labels)
+    grouped = grouped_sentence(groups_of(*checked.images.values()))
+    more = f"{grouped} {uneven_sentence(features.targets, is_right, features.labels)}".strip()
     context = {
-        "command": "", "uneven": uneven, "words": words, "range": range_words, "num_doubtful": num_doubtful,
+        "command": "", "more": more, "words": words, "range": range_words, "num_doubtful": num_doubtful,
         "share": percent(whole.share, 1), "rows": rows,
         "curve": curve.sentence, "net": features.net, "total": count_noun(len(is_right), "image"),
         "sizes": [(f"{number:,}", percent(each.share, 1))
@@ -46,7 +48,7 @@ def expected_accuracy(checked: Checked) -> Section | None:
         f"Only {words[0].lower()}{words[1:]} ({range_words} of them, a 95 % interval).", Urgency.SOON, NAME
     )
     findings = [finding] if whole.share < GOOD else []  # else the figure says it
-    line = f"Expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words}). {uneven}".rstrip()
+    line = f"Expected accuracy on new images like these: {percent(whole.share, 1)} ({range_words}). {more}".rstrip()
     return Section(NAME, "Accuracy", context, findings, "What accuracy to expect", [figure], lines=[line])
 
 

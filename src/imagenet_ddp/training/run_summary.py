@@ -19,8 +19,9 @@ from imagenet_ddp.cli.photograph_lines import check_line, train_line, untrained_
 from imagenet_ddp.config.figures import TOP1, figure_of
 from imagenet_ddp.config.section import leaves, to_plain
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.curation.accuracies import TITLE, in_order, of_folds, of_net, uneven_sentence
+from imagenet_ddp.curation.accuracies import TITLE, grouped_sentence, in_order, of_folds, of_net, uneven_sentence
 from imagenet_ddp.curation.interval import interval_words
+from imagenet_ddp.data.sources.groups import groups_of
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.launch import devices
 from imagenet_ddp.launch.job import Job
@@ -96,9 +97,10 @@ def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str]) 
         if (number := parts.module.val_counts[0]) and score == TOP1:
             range_of = interval_words(round(best * number), number)
             lines[-1] += f" 95 % interval, from {count_noun(number, 'image')}: {range_of}."
-        targets = parts.data.val_images.targets
-        if score == TOP1 and (uneven := uneven_sentence(targets, None, parts.data.source.labels)):
-            lines[-1] += f" {uneven}"
+        targets, labels = parts.data.val_images.targets, parts.data.source.labels
+        if score == TOP1:
+            grouped = grouped_sentence(groups_of(parts.data.val_images))
+            lines[-1] += "".join(f" {each}" for each in (grouped, uneven_sentence(targets, None, labels)) if each)
         lines += _no_gain_lines(job, parts) or _no_time_lines(job, parts)
     lines += _other_best_lines(parts)
     loss, guess = parts.train_log.scores.get("val/loss"), parts.module.task.guess_loss
@@ -158,7 +160,8 @@ def _estimate_lines(parts: Run) -> list[str]:
     said = [f"{place}. {each.sentence}" for place, each in enumerate(in_order(found), 1)]
     targets = head.columns[2].numpy()
     uneven = uneven_sentence(targets, head.estimate.shares.argmax(1) == targets, parts.data.source.labels)
-    return [f"{TITLE}:", *said, *([uneven] if uneven else []), head.estimate.curve.sentence]
+    grouped = grouped_sentence(groups_of(parts.data.train_images))
+    return [f"{TITLE}:", *said, *filter(None, (grouped, uneven)), head.estimate.curve.sentence]
 
 
 def _other_best_lines(parts: Run) -> list[str]:

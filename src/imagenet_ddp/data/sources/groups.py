@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
@@ -35,6 +36,12 @@ def number_groups(file: str | None, *splits: FileImages, whole: bool = True, not
     if notes is not None:
         count = count_noun(int((np.unique(groups, return_counts=True)[1] > 1).sum()), "group")
         notes.append(f"{count} of two or more images: those of a group are on one side of each split.")
+
+
+def groups_of(*splits: Images) -> np.ndarray | None:
+    """Return the groups of the images of all splits, int64 (N,), as number_groups sets them; None if there are none."""
+    found = [images.groups for images in splits if isinstance(images, FileImages) and images.groups is not None]
+    return np.concatenate(found) if found and len(found) == len(splits) else None
 
 
 def pairs_of(groups: np.ndarray) -> np.ndarray:
