@@ -210,7 +210,7 @@ def test_a_root_that_is_probably_wrong_is_named_again_at_the_end(run: Run, tree:
     shutil.copytree(tree / "val" / "cat", tmp_path / "all" / "other")
     out = run("train", *SMALL, "data.root=all", "trainer.max_epochs=1", code=0).stdout
     begin, _, end = out.partition("epoch 1/1")
-    words = "All images of the class photos are in its 3 sub-folders. Hint: set data.root=all/photos if"
+    words = "The images of the class photos are in its 3 sub-folders. Hint: set data.root=all/photos if"
     assert words in begin and words in end
 
 

@@ -113,7 +113,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config, keep_features=config.label_next is not None)
-    from imagenet_ddp.use.candidates import Candidates, about, next_step, tail_sentence
+    from imagenet_ddp.use.candidates import Candidates, about, next_step
     from imagenet_ddp.use.prediction_page import predictions_page
     from imagenet_ddp.use.predictor import read_in_order
 
@@ -149,13 +149,12 @@ def _predict(config: PredictConfig, paths: list[str]) -> Counts:
                 progress.add(len(images))
         if candidates is not None and config.label_next is not None:
             chosen = candidates.choose(config.label_next)
+            said = about(chosen, len(paths) - counts.unreadable, counts.unknown or 0, config)
             if output.kind == "html":
                 of_page, reasons = {each.path: each.result for each in chosen}, [each.why for each in chosen]
-                tail = tail_sentence(chosen)
+                tail = " ".join(said)
             else:
                 _write_chosen(candidates, chosen, output)
-            num_read = len(paths) - counts.unreadable
-            said = about(chosen, num_read, counts.unknown or 0, config)
             counts.chosen, counts.lines = len(chosen), [*said, *next_step(chosen, config)]
         if output.kind == "html":
             page = predictions_page(predictor, config, of_page, reasons, tail, has_several=has_several)

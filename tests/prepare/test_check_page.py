@@ -471,13 +471,13 @@ def test_a_root_above_the_classes_is_mended_first(
     words = ["prepare=check", "data=imagefolder", "data.root=.", "out=../checked", "prepare.num_workers=1"]
     assert check.run(prepare_options.read(words, os.environ)) == 1
     first = capsys.readouterr().out.partition("What to mend first:\n 1. ")[2].partition("\n")[0]
-    assert first.startswith("All images of the class photos are in its 3 sub-folders. Hint: set data.root=photos if")
+    assert first.startswith("The images of the class photos are in its 3 sub-folders. Hint: set data.root=photos if")
     *_, line = first.replace("`", "").removesuffix(".").partition("To check those: python -m imagenet_ddp.prepare ")
     assert line.split() == [*words[:2], "data.root=photos", *words[3:]]
     assert prepare_options.read(line.split(), os.environ).config.data.root == "photos"
     html = words_of((photos.parent / "../checked/check.html").read_text(encoding="utf-8"))
-    assert html.index("All images of the class photos") < html.index("cannot be read")
-    assert html.count("All images of the class photos") == 1
+    assert html.index("The images of the class photos") < html.index("cannot be read")
+    assert html.count("The images of the class photos") == 1
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -582,6 +583,23 @@ def test_unlabelled_images_get_a_class(
     prepare(*options, "undo=true")
     assert "6 images moved back; 1 label changed back." in capsys.readouterr().out
     assert files(root) | files("inbox") == inbox and not Path("removed").exists()
+
+
+def test_a_newer_list_beside_is_named_with_the_line_to_type(capsys: pytest.CaptureFixture[str]):
+    """A browser calls the list of the second time "decisions (1).csv"."""
+    decide(("pets/train/chat/1.jpg", "chat", "dog", "keep"))
+    prepare(*FOLDER)
+    assert "was not read" not in capsys.readouterr().out
+    shutil.copyfile("list.csv", "decisions (1).csv")
+    os.utime("list.csv", (1, 1))
+    prepare(*FOLDER)
+    said = capsys.readouterr().out
+    assert "decisions (1).csv is newer, and was not read." in said
+    (line,) = re.findall(r"To do what it says: `python -m imagenet_ddp.prepare (.*)`", said)
+    plan = prepare_options.read(shlex.split(line), {})
+    assert str(plan.config.decisions) == "decisions (1).csv"
+    relabel.run(plan)
+    assert "was not read" not in capsys.readouterr().out.replace("decisions (1).csv is", "")
 
 
 def test_a_place_that_has_no_list_has_no_decisions(tmp_path: Path):

@@ -54,7 +54,10 @@ def test_a_training_that_goes_on_is_said_to(trained: Path, tmp_path: Path, capsy
     assert "has not ended" not in capsys.readouterr().err
     with lock(run), lock(new):
         imagenet_ddp.load(run)
-        assert f"The training in {run} has not ended: these are its weights so far." in capsys.readouterr().err
+        assert (
+            f"The training in {run} has not ended: these are its weights so far. Type this again"
+            in capsys.readouterr().err
+        )
         with pytest.raises(
             ConfigError, match=r"checkpoint must be a run that has saved .* has just begun\. Hint: wait"
         ):

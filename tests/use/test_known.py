@@ -154,6 +154,7 @@ def test_the_images_to_label_next(known: Path, run: Run, tree: Path, tmp_path: P
         assert sheet.width > 2 * 90
     run("predict", f"checkpoint={known}", "images=new", "label_next=2", "out=next.html", code=0)
     page = (tmp_path / "next.html").read_text()
+    assert ("To see all, leave label_next out." in page) == (" 0 unlike the training" not in said)
     assert re.findall('<li title="([^"]*)">', page) == [row["path"] for row in rows], "the same, in the same order"
     result = run("predict", f"checkpoint={known}", "images=new", "label_next=100", "format=jsonl", code=0)
     listed = [json.loads(line)["path"] for line in result.stdout.splitlines()]

@@ -86,7 +86,7 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         names = contents["classes"], contents["labels"]
         counted = (stored.get("num_counted") or [None])[0]
         run = CheckpointStore.run_dir_of(path)
-        going_on = f"The training in {run} has not ended: these are its weights so far."
+        going_on = f"The training in {run} has not ended: these are its weights so far. Type this again at its end."
         notes = (going_on,) if run is not None and is_locked(run) else ()
         return TrainedModel(
             str(path), what, weights, *names, contents, is_best, notes=notes, epochs=epochs, num_val_images=counted

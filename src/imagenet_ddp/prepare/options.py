@@ -138,11 +138,11 @@ def _saved_by_page(file: Path, *, is_page: bool) -> tuple[Fix, ...]:
     page = file.with_name("check.html")
     pages = [page] if page.is_file() else [*Path().glob(f"*/{page.name}")]
     folder = pages[0].parent if len(pages) == 1 else file.parent
-    if here := _newest_decisions(file.parent) or _newest_decisions(folder) or _newest_decisions(Path()):
+    if here := newest_decisions(file.parent) or newest_decisions(folder) or newest_decisions(Path()):
         return (did_you_mean(quoted(f"decisions={here}")),)
     wanted = folder / DECISIONS
     option = quoted(f"decisions={wanted}")
-    if there := _newest_decisions(downloads()):
+    if there := newest_decisions(downloads()):
         move = shlex.join(["mv", str(there), str(wanted)])
         said = f"run `{move}`, and set {shlex.quote(option)}"
         return (Fix(run=move) if wanted == file else Fix((option,), said=said, is_example=True),)
@@ -157,7 +157,7 @@ def _is_decisions(name: str) -> bool:
     return re.fullmatch(rf"{stem}([ _-]?\(?\d+\)?)?{suffix}", name, re.I) is not None
 
 
-def _newest_decisions(folder: Path) -> Path | None:
+def newest_decisions(folder: Path) -> Path | None:
     """Return the newest list of a page in a folder."""
     try:
         found = [at for at in folder.iterdir() if _is_decisions(at.name)]

@@ -31,7 +31,7 @@ from imagenet_ddp.mistakes import Mistake, key_of, setting
 from imagenet_ddp.prepare.decisions import Decided, match
 from imagenet_ddp.prepare.folder_labels import FolderLabels
 from imagenet_ddp.prepare.label_changes import Change, Labels, Wanted
-from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.prepare.options import Plan, newest_decisions
 from imagenet_ddp.prepare.table_labels import TableLabels
 from imagenet_ddp.runs.disk_errors import disk_errors_as_run_error
 from imagenet_ddp.system.console import print_message
@@ -92,9 +92,21 @@ def run(plan: Plan) -> int:
         argv = [f"decisions={short_path(at)}" if key_of(word) == "decisions" else word for word in plan.argv]
         line = shell_line("prepare", [*(plan.argv if at == file else map(quoted, argv)), "undo=true"])
         print_message(f"{what} with: `{line}`", sys.stdout)
+    if newer := _newer_list(file):
+        argv = [f"decisions={newer}" if key_of(word) == "decisions" else word for word in plan.argv]
+        line = shell_line("prepare", [*map(quoted, argv)])
+        print_message(f"{newer} is newer, and was not read. To do what it says: `{line}`", sys.stdout)
     check = check_again_line(file.parent, *(word for word in plan.argv if word.startswith(OF_IMAGES)))
     print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
+
+
+def _newer_list(file: Path) -> Path | None:
+    """Return a page's list beside this one, such as "decisions (1).csv", that is newer and was not carried out."""
+    newest = newest_decisions(file.parent)
+    if newest is None or decision_lists.record_file(newest).exists():
+        return None
+    return newest if newest.stat().st_mtime_ns > file.stat().st_mtime_ns else None
 
 
 def _apply(

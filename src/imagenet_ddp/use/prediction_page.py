@@ -24,6 +24,7 @@ from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 from imagenet_ddp.system.text import alphabetical
 from imagenet_ddp.use.labelling import can_label, decisions_of, relabel_line, train_again_line
+from imagenet_ddp.use.open_predictor import has_begun
 from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def predictions_page(
     has_several: bool,
 ) -> bytes:
     """Return the page. found: path -> result. reasons: why each is to be labelled next, in this order; None: all images
-    are there. tail: how much the last of them add. has_several: labels per image."""
+    are there. tail: sentences about the list. has_several: labels per image."""
     paths, results, images = [*found], [*found.values()], config.images
     doubtful, strange, without, classes = list[int](), list[int](), list[int](), defaultdict[str, list[int]](list)
     for number, result in enumerate(results):
@@ -85,7 +86,8 @@ def predictions_page(
     return render(TEMPLATE, {
         "marker": PAGE, "title": f"{what} {Path(images).name or images}", "name": images,
         "folder": way_from(Path(config.out) if config.out else None),
-        "net": predictor.title, "is_next": reasons is not None, "tail": tail, "total": len(paths),
+        "net": predictor.title, "has_begun": bool(config.checkpoint and has_begun(str(config.checkpoint))),
+        "is_next": reasons is not None, "tail": tail, "total": len(paths),
         "num_doubtful": len(doubtful), "unsure": unsure, "num_without": len(without),
         "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),
         "has_known": predictor.threshold is not None, "has_several": has_several,

@@ -195,6 +195,7 @@ def test_the_folder_of_the_classes_is_proposed_for_what_is_in_it_and_above_it():
         ({"photos": ["cat", "dog"]}, {"old": ["ant", "bee"]}, True, True),
         ({"photos": ["cat", "dog"]}, {"old": ["cat", "dog"]}, True, True),  # by its name
         ({"mine": ["cat", "dog", "emu"]}, {"old": [""]}, True, True),
+        ({"mine": ["", "ant", "bee", "cat", "dog", "emu", "fox", "gnu"]}, {"old": [""]}, True, True),  # some beside
         ({"cat": ["2020", "2021"]}, {"dog": ["2021", "2022"]}, True, False),
         ({"cat": ["2020", "2021"]}, {"dog": ["2020"]}, True, False),
         ({"cat": ["2020"]}, {"dog": [""]}, False, False),

@@ -24,9 +24,10 @@ def test_the_difference_from_the_checkpoint_is_in_words_of_people(difference: fl
         "runtime": Runtime("1", {}),
         "parts": {},
         "sure": 0.5,
+        "expected": "84 to 95 %",
     }
     text = render(_TEMPLATE, context).decode()
-    assert " of 30 validation images." in text
+    assert " of 30 validation images: of new ones like these, expect 84 to 95 % (95 % interval)." in text
     assert f"by at most {said} percentage points. A browser" in text
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.data import FolderData
-from imagenet_ddp.data.sources.walk import Heic, class_folders, has_images, list_folder
+from imagenet_ddp.data.sources.walk import Heic, class_folders, has_images, has_more_images, list_folder
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
@@ -95,12 +95,11 @@ def above_class(folder: Path) -> Path:
 
 def with_classes(folder: Path) -> list[Path]:
     """Return the sub-folders that look like folders of classes, without splits: images lie in two or more of their own
-    sub-folders, and none beside these. A folder with many sub-folders is not asked."""
+    sub-folders, and fewer beside these than there are of them. A folder with many sub-folders is not asked."""
     names = class_folders_or_none(folder)
     each = [folder / name for name in names if len(names) <= MOST_ABOVE and not is_split(name)]
-    return [
-        at for at in each if not has_images(at) and sum(has_images(at / name) for name in class_folders_or_none(at)) > 1
-    ]
+    with_images = {at: sum(has_images(at / name) for name in class_folders_or_none(at)) for at in each}
+    return [at for at, number in with_images.items() if number > 1 and not has_more_images(at, number - 1)]
 
 
 def folder_of_classes(folder: Path) -> Path | None:

@@ -87,8 +87,14 @@ def class_folders(folder: Path) -> list[str]:
 
 def has_images(folder: Path) -> bool:
     """Return whether images lie in the folder itself. False for a folder that cannot be read."""
+    return has_more_images(folder, 0)
+
+
+def has_more_images(folder: Path, number: int) -> bool:
+    """Return whether more images than `number` lie in the folder itself. False for a folder that cannot be read."""
     try:
-        return any(kind == "image" for kind, _ in _entries(str(folder)))
+        images = (path for kind, path in _entries(str(folder)) if kind == "image")
+        return next(itertools.islice(images, number, None), None) is not None
     except OSError:
         return False
 

@@ -79,9 +79,9 @@ def above_classes(folder: Path) -> Mistake | None:
     if not (found := with_classes(folder)):
         return None
     names = [at.name for at in found]
-    what = f"All images of the class {names[0]} are in its {len(class_folders(found[0])):,} sub-folders"
+    what = f"The images of the class {names[0]} are in its {len(class_folders(found[0])):,} sub-folders"
     if len(found) > 1:
-        what = f"All images of {len(found):,} classes are in sub-folders of these: {class_list(names)}"
+        what = f"The images of {len(found):,} classes are in sub-folders of these: {class_list(names)}"
     return Mistake(what, ("data.root",), of_inner(folder))
 
 

@@ -74,7 +74,7 @@ output, *familiarity = session.run(None, {{"images": batch}})
         if runtime is None:
             raise RunError(f"{PACKAGE} must stay installed while the file is written, but is gone. Hint: try again.")
         stated = json.loads(metadata)
-        top1, number = stated["top1"], stated["num_val_images"]
+        top1, number = stated.get("top1"), stated.get("num_val_images")
         context = {
             "key": KEY,
             "metadata": stated,
