@@ -40,6 +40,7 @@ def test_the_area_is_that_of_torchmetrics_and_its_interval_has_the_true_one_as_o
     true, num_inside = NormalDist().cdf(1.5 / 2**0.5), 0
     for seed in range(400):
         scores, is_ill = drawn(40, 120, 1.5, seed)
+        scores = scores if seed % 2 else scores.round(2)  # some are equal
         area, low, high = map(float, re.findall(r"0\.\d+", auroc_words(scores[is_ill], scores[~is_ill])))
         assert area == pytest.approx(float(binary_auroc(torch.tensor(scores), torch.tensor(is_ill).int())), abs=6e-4)
         num_inside += low <= true <= high

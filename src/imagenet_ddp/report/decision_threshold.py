@@ -93,14 +93,21 @@ def auroc_words(scores: np.ndarray, others: np.ndarray) -> str:
     """Return the area under the ROC curve as "0.947 (0.912 to 0.969)", with the 95 % interval of DeLong et al. 1988
     (Biometrics 44, 837) on the scale of the logit. scores, others: those of the images of the class, and of the other
     one."""
-    wins = (scores[:, None] > others) + 0.5 * (scores[:, None] == others)
-    area = float(wins.mean())
-    variance = sum(float(wins.mean(axis).var(ddof=1)) / len(wins.mean(axis)) for axis in (0, 1))
+    # of each image, the share of those of the other class that have less; of each of those, the share that has more
+    shares = _share_below(scores, others), 1 - _share_below(others, scores)
+    area = float(shares[0].mean())
+    variance = sum(float(each.var(ddof=1)) / len(each) for each in shares)
     if not 0 < area < 1:
         return f"{area:.3f}"
     half = _Z * variance**0.5 / (area * (1 - area))
     low, high = (1 / (1 + math.exp(-math.log(area / (1 - area)) - sign * half)) for sign in (-1, 1))
     return f"{area:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return which share of the others is below each score, an equal one counting half, float64 (N,)."""
+    ordered = np.sort(others)
+    return (np.searchsorted(ordered, scores) + np.searchsorted(ordered, scores, "right")) / (2 * len(ordered))
 
 
 def _share(number: int, of: int) -> str:
