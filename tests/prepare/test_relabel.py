@@ -905,7 +905,7 @@ def test_a_refusal_does_not_offer_the_word_that_it_refuses():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("path,label\na,b\n", "must have the columns path and decision, but has no decision"),
+    [("path,label\na,b\n", ", or add the column decision, with what shall"),
      ("path,decision\na,b,c\n", "the number of cells must be that of the header (2), but is not in 1 row"),
      ("path,decision\ncaf\xe9,move\n", "save the table as CSV in UTF-8 with all quotes closed, and set decisions="),
      ("path,decision\na,\n", "Hint: write keep, remove or the name of another class."),

@@ -95,6 +95,9 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
         assert CheckpointStore.to_use(Path("my run")) == Path(f"my run/checkpoints/{name}.ckpt")
         (text,) = map(str, validate(PREDICT | {"checkpoint": "my run/checkpoints"}, {}, verb="predict"))
         assert text.endswith(f"Hint: set `'checkpoint=my run/checkpoints/{name}.ckpt'`.")
+    Path("my run/report.html").touch()
+    (text,) = map(str, validate(PREDICT | {"checkpoint": "my run/report.html"}, {}, verb="predict"))
+    assert text.endswith("is a file of a run. Hint: set `'checkpoint=my run'`.")
     (text,) = map(str, validate(NODES | {"resume": "my run/checkpoints"}, {}))
     assert text.endswith("Hint: set `'resume=my run/checkpoints/last.ckpt'`.")
 

@@ -111,7 +111,8 @@ def read_decisions(file: Path, *, can_keep: bool = True, can_remove: bool = True
             f"{file} must have the columns {' and '.join(NEEDED)}, but has no {' and no '.join(missing)}: its columns "
             f"are {printable(shorten_list(cells.header, 10)) or 'none'}"
         )
-        raise ConfigError(Mistake(what, ("decisions",), (setting("decisions=FILE", aim=f"to a {FILE}"),)))
+        hint = "add the column decision, with what shall happen to each image" if missing == ["decision"] else ""
+        raise ConfigError(Mistake(what, ("decisions",), (setting("decisions=FILE", aim=f"to a {FILE}"),), hint))
     if cells.ragged:
         wrong = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
         rule = f"{file}: the number of cells must be that of the header ({len(cells.header)}), but is not"

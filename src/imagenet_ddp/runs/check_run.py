@@ -21,6 +21,7 @@ from imagenet_ddp.system.text import near_names, shorten_list
 MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
 MOST_NAMED = 3  # runs in a message
 LATEST = ("true", "yes", "last", "latest")  # what other programs have for resume=auto
+_RESULTS = ("report.html", "summary.json", "config.yaml", "metrics.csv", "curves.png", "known.npz")  # of a run
 _WITHOUT_TRAINING = ("evaluate", "features", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
@@ -178,6 +179,9 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistake]:
     path = Path(value)
     store = CheckpointStore.of_run(path)
+    if path.name in _RESULTS and _has_checkpoint(path.parent):
+        what = f"{key} must be a checkpoint file or a run folder, but {describe_path(path)} is a file of a run"
+        return [Mistake(what, (key,), (meant(f"{key}={path.parent}"),))]
     if path.is_file() or store.files():
         return []
     runs = below(path if path.is_dir() else path.parent, _has_checkpoint)
