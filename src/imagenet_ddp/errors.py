@@ -43,6 +43,11 @@ class RunError(Exception):
     """A failure during a run that one message with a hint explains, such as a broken image or a loader process that ran
     out of memory. It is shown without a traceback; the exit code is 1."""
 
+    def __init__(self, what: str, hint: str = ""):
+        """what: sentences on what happened. hint: advice that follows them; it may be a part of what."""
+        self.what = what
+        super().__init__(f"{what} Hint: {hint}." if hint else what)
+
 
 class SignalExit(SystemExit):
     """Raised when a signal ends the process while there is nothing to save."""

@@ -18,8 +18,7 @@ from imagenet_ddp.curation.recognise import digest_of, stamps_of
 from imagenet_ddp.data.decoding.decode import Reading
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.groups import first_of_each, pairs_of
-from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.data.sources.groups import first_of_each, groups_of, pairs_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.regression import PrincipalAxes, Regression, fit_regression
@@ -167,6 +166,6 @@ def _groups(data: ImageDataModule, index: np.ndarray, features: np.ndarray) -> n
     images, first = data.train_images, dict[bytes, int]()
     pairs = [(at, first.setdefault(vector.tobytes(), at)) for at, vector in zip(index.tolist(), features, strict=True)]
     together = np.array(pairs, np.int64)
-    if isinstance(images, FileImages) and images.groups is not None:
-        together = np.concatenate([together, pairs_of(images.groups)])
+    if (groups := groups_of(images)) is not None:
+        together = np.concatenate([together, pairs_of(groups)])
     return first_of_each(len(images), together)[index]

@@ -24,7 +24,7 @@ from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
 from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.folder import is_locked
+from imagenet_ddp.runs.folder import is_being_trained
 from imagenet_ddp.system.text import class_list
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def load(config: CommonConfig, path: Path | None) -> TrainedModel:
         counted = (stored.get("num_counted") or [None])[0]
         run = CheckpointStore.run_dir_of(path)
         going_on = f"The training in {run} has not ended: these are its weights so far. Type this again at its end."
-        notes = (going_on,) if run is not None and is_locked(run) else ()
+        notes = (going_on,) if is_being_trained(path) else ()
         return TrainedModel(
             str(path), what, weights, *names, contents, is_best, notes=notes, epochs=epochs, num_val_images=counted
         )

@@ -23,6 +23,7 @@ from imagenet_ddp.curation.features import CHECK, OF_NET, Features, find_pass, r
 from imagenet_ddp.curation.near_copies import COLUMNS, find_near_copies
 from imagenet_ddp.curation.near_copies import FILE as NEAR_COPIES
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.groups import groups_of
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.regression import PrincipalAxes
@@ -60,7 +61,7 @@ def with_features(checked: Checked, plan: Plan, out: Path) -> Checked:
     left = {"folder": str(out.absolute()), "net": {key: options.get(key) for key in OF_NET}, "groups": kept}
     _leave(CHECK, json.dumps(left).encode(), features)
     # the groups that were typed, such as patients, stay those of the line to train
-    has_groups = any(isinstance(each, FileImages) and each.groups is not None for each in checked.images.values())
+    has_groups = groups_of(*checked.images.values()) is not None
     is_split = not has_groups and plan.config.data.share is not None and len(near.leaked(features)) > 0
     groups = quoted(f"data.groups={out / NEAR_COPIES}") if is_split else ""
     checked = replace(checked, features=features, near_copies=near, train=_train_line(plan, groups), groups=groups)

@@ -89,16 +89,20 @@ def run(plan: Plan) -> int:
         by_others |= {at: each for at, each in _records(file.parent, labels.kind).items() if at != file}
         to_undo = _apply(labels, record, by_others, file, source, others)
     for at, what in to_undo.items():
-        argv = [f"decisions={short_path(at)}" if key_of(word) == "decisions" else word for word in plan.argv]
-        line = shell_line("prepare", [*(plan.argv if at == file else map(quoted, argv)), "undo=true"])
+        argv = plan.argv if at == file else _with_list(plan, short_path(at))
+        line = shell_line("prepare", [*argv, "undo=true"])
         print_message(f"{what} with: `{line}`", sys.stdout)
     if newer := _newer_list(file):
-        argv = [f"decisions={newer}" if key_of(word) == "decisions" else word for word in plan.argv]
-        line = shell_line("prepare", [*map(quoted, argv)])
+        line = shell_line("prepare", _with_list(plan, newer))
         print_message(f"{newer} is newer, and was not read. To do what it says: `{line}`", sys.stdout)
     check = check_again_line(file.parent, *(word for word in plan.argv if word.startswith(OF_IMAGES)))
     print_message(f"{NEXT_STEP}`{check}`" if unlabelled is None else TRAIN_AGAIN, sys.stdout)
     return 0
+
+
+def _with_list(plan: Plan, file: Path) -> list[str]:
+    """Return the options as typed, with another list of decisions."""
+    return [quoted(f"decisions={file}" if key_of(word) == "decisions" else word) for word in plan.argv]
 
 
 def _newer_list(file: Path) -> Path | None:

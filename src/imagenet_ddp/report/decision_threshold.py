@@ -9,6 +9,7 @@ import numpy as np
 from imagenet_ddp.curation.accuracies import share_words
 from imagenet_ddp.curation.interval import interval_words
 from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.system.text import percent
 
 AT_LEAST = (0.99, 0.95, 0.9, 0.8)  # shares of the class to be found
 LEAST_IMAGES = 10  # of each class; of fewer, a threshold is that of one image
@@ -40,13 +41,12 @@ class Thresholds:
 
     @property
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return the cells of each row: what is wanted, the probability from which on an image is of the class, which
-        share of the class is found, which share of the other class is not taken for it, and how many of the images that
-        are said to be of the class are of it."""
+        """Return the cells of each row: what is wanted, the threshold, the sensitivity, the specificity, and how many
+        of the images above the threshold belong to the class."""
         number, num_others = self.num_images
         return [
             (
-                "as predict says" if each.goal is None else f"{each.goal:.0%} found".replace("%", " %"),
+                "as predict says" if each.goal is None else f"{percent(each.goal, 0)} found",
                 f"{100 * each.threshold:.3g} %",
                 _share(each.num_found, number),
                 _share(num_others - each.num_false, num_others),

@@ -56,9 +56,11 @@ def _facts(evaluated: dict[str, Any], run: Run | None) -> dict[str, str]:
     }
     if run is not None:
         number = run.summary.get("num_train_images")
-        best = f", the best after {run.best_epoch}" if run.best_epoch not in (None, run.epochs) else ""
+        best = ""
         if run.best_epoch == 0:
             best = f"{', none better than the start' if run.epochs else ''} ({run.summary.get('start') or START})"
+        elif run.best_epoch not in (None, run.epochs):
+            best = f", the best after {run.best_epoch}"
         facts |= {
             "Weights at the start": run.options.get("model.weights") or "random",
             "Recipe": run.summary.get("experiment") or ("none" if run.summary else None),

@@ -24,9 +24,9 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
         is_saved = CheckpointStore.of_run(folder).last.is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
-            f"{' Files saved earlier are intact.' if is_saved else ''} "
-            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that problem'}, then "
-            f"{f'set resume={folder}' if is_saved else 'run the same command again'}."
+            f"{' Files saved earlier are intact.' if is_saved else ''}",
+            f"{'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that problem'}, then "
+            f"{f'set resume={folder}' if is_saved else 'run the same command again'}",
         ) from error
 
 

@@ -241,6 +241,12 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def is_being_trained(checkpoint: Path) -> bool:
+    """Return whether the run of a checkpoint, or of what may be one, still trains."""
+    run = CheckpointStore.run_dir_of(checkpoint)
+    return run is not None and is_locked(run)
+
+
 def remove_refused(folder: Path, error: BaseException) -> None:
     """Remove the folder of a refused run if it contains only logs, and its parents inside the current folder if they
     are then empty. error: the exception that ended the run. The folder stays after a failure (exit code 1), after a

@@ -79,13 +79,10 @@ def _calibrate(best: Path, net: nn.Module, head: str, splits: Sequence[Columns],
         logits, images = layer.cpu()(features) if len(splits) == 2 else None, "validation images"
     try:
         return "" if logits is None else calibrate(best, head, logits, targets, f"{len(targets):,} {images}")
-    except (RunError, OSError) as error:
-        return f"{best.name} is not calibrated. {_without_hint(error)}"
-
-
-def _without_hint(error: Exception) -> str:
-    """Return what could not be written. The training is complete, so the hint to resume it does not apply."""
-    return str(error).partition(" Hint: ")[0]
+    except RunError as error:
+        return f"{best.name} is not calibrated. {error.what}"  # the training is complete, so there is nothing to resume
+    except OSError as error:
+        return f"{best.name} is not calibrated. {error}"
 
 
 def _load(parts: Run, checkpoint: Path) -> tuple[int | None, str]:
@@ -116,7 +113,7 @@ def _write(path: Path, splits: Sequence[Columns], targets: np.ndarray, digest: s
     try:
         return write_reference(path, _together(splits, digest), digest)
     except RunError as error:
-        return f"{_without_hint(error)} {later}"
+        return f"{error.what} {later}"
 
 
 def _weights(checkpoint: Path) -> tuple[dict[str, Any] | None, int, str]:

@@ -8,7 +8,7 @@ from imagenet_ddp.config.schema.run import TrainedConfig
 from imagenet_ddp.exported.formats.registry import graph_format
 from imagenet_ddp.launch.stored_config import checkpoint_path
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.folder import is_locked
+from imagenet_ddp.runs.folder import is_being_trained
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
 
@@ -33,15 +33,9 @@ def open_predictor(config: TrainedConfig, *, keep_features: bool = False) -> "Pr
         print_message(note)
     net = load_net(config, trained)
     reference, reason = find_reference(config, trained, net, path)
-    if reason and not has_begun(trained.origin):  # its end computes what is missing
+    if reason and not is_being_trained(Path(trained.origin)):  # its end computes what is missing
         print_message(without_reference(trained.origin, reason))
     return make_predictor(config, trained, net, reference=reference, keep_features=keep_features)
-
-
-def has_begun(origin: str) -> bool:
-    """Return whether the training of a checkpoint goes on. origin: of its weights."""
-    run = CheckpointStore.run_dir_of(Path(origin))
-    return run is not None and is_locked(run)
 
 
 def without_reference(origin: str, reason: str, then: str = "") -> str:

@@ -19,12 +19,12 @@ from imagenet_ddp.exported.formats.check_model_file import PAGE
 from imagenet_ddp.pages.render import render, way_from
 from imagenet_ddp.pages.thumbnails import thumbnail
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import is_being_trained
 from imagenet_ddp.sections.section import MOST_CLASSES
 from imagenet_ddp.system.files import short_path
 from imagenet_ddp.system.table_files import as_text_cell, csv_line
 from imagenet_ddp.system.text import alphabetical
 from imagenet_ddp.use.labelling import can_label, decisions_of, relabel_line, train_again_line
-from imagenet_ddp.use.open_predictor import has_begun
 from imagenet_ddp.use.prediction_words import in_words, sure_classes
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def predictions_page(
     return render(TEMPLATE, {
         "marker": PAGE, "title": f"{what} {Path(images).name or images}", "name": images,
         "folder": way_from(Path(config.out) if config.out else None),
-        "net": predictor.title, "has_begun": bool(config.checkpoint and has_begun(str(config.checkpoint))),
+        "net": predictor.title,
+        "is_being_trained": config.checkpoint is not None and is_being_trained(Path(config.checkpoint)),
         "is_next": reasons is not None, "tail": tail, "total": len(paths),
         "num_doubtful": len(doubtful), "unsure": unsure, "num_without": len(without),
         "num_strange": len(strange), "strange": STRANGE, "num_classes": len(classes),

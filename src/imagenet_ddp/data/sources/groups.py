@@ -23,12 +23,10 @@ MAX_ROWS = 10  # named in a message
 def number_groups(file: str | None, *splits: FileImages, whole: bool = True, notes: list[str] | None = None) -> None:
     """Set the groups of the images of all splits, to those of the file and of their table. Arguments and errors are
     those of read_groups."""
-    given = [each.groups for each in splits if each.groups is not None]
-    if file is None and not given:
+    given = groups_of(*splits)
+    if file is None and given is None:
         return
-    pairs = [read_groups(file, *splits, whole=whole, notes=notes)]
-    if len(given) == len(splits):
-        pairs.append(pairs_of(np.concatenate(given)))
+    pairs = [read_groups(file, *splits, whole=whole, notes=notes), *([] if given is None else [pairs_of(given)])]
     ends = np.cumsum([len(each) for each in splits])
     groups = first_of_each(int(ends[-1]), np.concatenate(pairs))
     for images, part in zip(splits, np.split(groups, ends[:-1]), strict=True):
